@@ -1,0 +1,144 @@
+"""Attention as functions of explicit state: scores, a masked softmax, and the weighted average they lead to.
+
+Every function takes a block of queries `(B, Q, ...)` against the memory of a source `(B, S, ...)`. `Q` is 1 inside a
+recurrent training loop, the number of beams in beam search (the beams of a sentence share its memory, which is
+therefore never copied), and the target length where a whole target is attended at once.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers import initialization as init
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax over the last dimension that gives masked positions a weight of exactly 0.
+
+    Args:
+        scores: energies, shape `(B, Q, S)`.
+        mask: True or 1 where a position may be read, shape `(B, S)`. Default: `None`, all of them.
+
+    Returns:
+        Weights of shape `(B, Q, S)`. They sum to 1, or to 0 in a row whose mask is empty: no NaN in value or gradient.
+    """
+    if mask is None:
+        return scores.softmax(dim=-1)
+    masked = ~mask.bool()[:, None, :]
+    # The dtype's own minimum survives half precision, where a constant such as -1e9 is infinite.
+    weights = scores.masked_fill(masked, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(masked, 0.0)
+
+
+def attend(weights: Tensor, values: Tensor) -> Tensor:
+    """Context vectors `c_i = sum_j alpha_ij h_j` (Bahdanau et al. 2015, equation 5).
+
+    Args:
+        weights: attention weights alpha, shape `(B, Q, S)`.
+        values: annotations h, shape `(B, S, D)`.
+
+    Returns:
+        Contexts of shape `(B, Q, D)`.
+    """
+    return torch.bmm(weights, values)
+
+
+def additive_scores(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+    """Alignment energies of Bahdanau et al. (2015), appendix A.1.2: `e_ij = v^T tanh(W_a s_{i-1} + U_a h_j)`.
+
+    Args:
+        query: decoder states after `W_a`, shape `(B, Q, A)`.
+        keys: annotations after `U_a`, shape `(B, S, A)`. Project them once per source sentence.
+        v: weight vector, shape `(A,)`.
+
+    Returns:
+        Energies of shape `(B, Q, S)`.
+    """
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return _AdditiveScores.apply(query, keys, v)
+    return _additive_scores(query, keys, v)
+
+
+def _tanh_as_sigmoid(query: Tensor) -> bool:
+    # A sigmoid is over three times as fast as a tanh on a CPU, and tanh(x) = 2 sigmoid(2x) - 1. Half precision keeps
+    # the tanh: there the subtraction of the constant would cost digits.
+    return query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
+
+
+def _additive_scores(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+    if _tanh_as_sigmoid(query):
+        # v . tanh(x) = 2 v . sigmoid(2x) - sum(v), and 2q + 2k is one pass over the (B, Q, S, A) block
+        sigmoid = torch.add(2 * query[:, :, None], keys[:, None], alpha=2).sigmoid_()
+        return 2 * (sigmoid @ v) - v.sum()
+    return torch.tanh(query[:, :, None] + keys[:, None]) @ v
+
+
+class _AdditiveScores(torch.autograd.Function):
+    """`_additive_scores` that computes the `(B, Q, S, A)` block a second time in the backward pass instead of keeping it.
+
+    One such block per decoding step is most of the memory of a training step, and a cheap thing to compute again.
+    """
+
+    @staticmethod
+    def forward(ctx, query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+        # autocast may have given the projections another dtype than the parameter
+        weight = v.to(query.dtype)
+        ctx.save_for_backward(query, keys, weight)
+        ctx.v_dtype = v.dtype
+        return _additive_scores(query, keys, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, keys, v = ctx.saved_tensors
+        grad = grad.to(query.dtype)
+        if _tanh_as_sigmoid(query):
+            sigmoid = torch.add(2 * query[:, :, None], keys[:, None], alpha=2).sigmoid_()
+            grad_v = 2 * torch.einsum("bqs,bqsa->a", grad, sigmoid) - grad.sum()
+            # d tanh(x) = 1 - tanh(x)^2 = 4 sigmoid(2x) (1 - sigmoid(2x))
+            slope = torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1).mul_(4 * v)
+        else:
+            tanh = torch.tanh(query[:, :, None] + keys[:, None])
+            grad_v = torch.einsum("bqs,bqsa->a", grad, tanh)
+            slope = (1 - tanh * tanh) * v
+        grad_query = torch.einsum("bqs,bqsa->bqa", grad, slope)
+        grad_keys = torch.einsum("bqs,bqsa->bsa", grad, slope)
+        return grad_query, grad_keys, grad_v.to(ctx.v_dtype)
+
+
+class AdditiveAttention(nn.Module):
+    """The alignment model and context of Bahdanau et al. (2015), section 3.1 and appendix A.1.2.
+
+    `key_proj` (`U_a`) is called by the owner, once per source, since it does not depend on the step.
+
+    Args:
+        query_size: size of the decoder state `s_{i-1}`.
+        key_size: size of an annotation `h_j`.
+        attention_size: size n' of the alignment model's hidden layer.
+    """
+
+    def __init__(self, query_size: int, key_size: int, attention_size: int):
+        super().__init__()
+        self.query_proj = nn.Linear(query_size, attention_size, bias=False)
+        self.key_proj = nn.Linear(key_size, attention_size, bias=False)
+        self.v = nn.Parameter(torch.zeros(attention_size))
+
+    def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Attend from every query to every position of its source.
+
+        Args:
+            query: decoder states, shape `(B, Q, query_size)`.
+            keys: `key_proj(values)`, shape `(B, S, attention_size)`.
+            values: annotations, shape `(B, S, key_size)`.
+            mask: 1 where a position may be read, shape `(B, S)`.
+
+        Returns:
+            Contexts `(B, Q, key_size)` and weights `(B, Q, S)`.
+        """
+        weights = masked_softmax(additive_scores(self.query_proj(query), keys, self.v), mask)
+        return attend(weights, values.to(weights.dtype)), weights
+
+    def initialize(self) -> None:
+        """`W_a, U_a ~ N(0, 0.001^2)` and `v = 0` (Bahdanau et al. 2015, appendix B.1): attention starts uniform."""
+        init.normal_(self.query_proj.weight, std=0.001)
+        init.normal_(self.key_proj.weight, std=0.001)
+        init.zeros_(self.v)

@@ -1,0 +1,79 @@
+"""What the configurations of all families have in common."""
+
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+
+class AttnZooConfig(PreTrainedConfig):
+    """Base of every family's configuration.
+
+    Class attributes:
+        auto_classes: transformers' auto class -> the family's model class behind it. It goes into `auto_map` when a
+            model is saved, so that every auto class finds the code that travels with a checkpoint.
+        modeling_module: name of the file that holds those classes.
+        presets: name -> arguments, for `from_preset`.
+    """
+
+    auto_classes: ClassVar[dict[str, str]] = {}
+    modeling_module: ClassVar[str] = ""
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any) -> "AttnZooConfig":
+        """Configuration of a published system, or of a small one to play with.
+
+        Args:
+            name: a key of `cls.presets`.
+            overrides: fields that differ from the preset, `vocab_size` among them.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ValueError: if there is no preset of that name.
+        """
+        if name not in cls.presets:
+            raise ValueError(f"name={name!r}: {cls.__name__} has the presets {', '.join(sorted(cls.presets))}")
+        return cls(**{**cls.presets[name], **overrides})
+
+    def auto_map_entries(self) -> dict[str, str]:
+        """`auto_map` of a saved model: auto class -> `file.Class` beside the checkpoint."""
+        configuration_module = self.modeling_module.replace("modeling_", "configuration_")
+        entries = {"AutoConfig": f"{configuration_module}.{type(self).__name__}"}
+        return entries | {auto: f"{self.modeling_module}.{name}" for auto, name in self.auto_classes.items()}
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the choices.
+
+    Raises:
+        ValueError: naming the argument, the value, the choices, and the nearest of them.
+    """
+    if value not in choices:
+        nearest = get_close_matches(value, choices, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, choices))}{hint}")
+
+
+def check_positive(**values: int | None) -> None:
+    """Refuse sizes below 1; None passes.
+
+    Raises:
+        ValueError: naming the first argument that is too small.
+    """
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+
+
+def check_probability(**values: float) -> None:
+    """Refuse dropout rates outside [0, 1).
+
+    Raises:
+        ValueError: naming the first argument out of range.
+    """
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}={value} must be at least 0 and below 1")

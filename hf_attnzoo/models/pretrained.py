@@ -1,0 +1,117 @@
+"""What the models of all families have in common: how they are initialised, saved and checked."""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from .configuration_attnzoo import AttnZooConfig
+
+
+class AttnZooPreTrainedModel(PreTrainedModel):
+    """Base of every model class of the zoo."""
+
+    config: AttnZooConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    # `forward` of a head takes num_items_in_batch, so that accumulated batches weigh every token the same.
+    accepts_loss_kwargs = True
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Save weights and configuration, and with them the code, under every auto class of the family.
+
+        Args:
+            save_directory: folder to write to.
+            kwargs: see `PreTrainedModel.save_pretrained`.
+        """
+        self.config.auto_map = self.config.auto_map_entries()
+        super().save_pretrained(save_directory, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        std = self.config.initializer_range
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=std)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=std)
+            # A slice of a parameter doesn't know that it was loaded from a checkpoint, the parameter does.
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif hasattr(module, "initialize"):
+            # After its children: modules are initialised from the leaves up.
+            module.initialize()
+
+
+def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
+    """Refuse token ids that no row of the embedding answers to.
+
+    Args:
+        name: argument the ids came in by.
+        ids: token ids, shape `(B, T)`.
+        vocab_size: rows of the embedding.
+
+    Raises:
+        ValueError: if `ids` isn't a matrix of at least one row and column, or an id is outside `[0, vocab_size)`.
+    """
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise ValueError(
+            f"{name} must have the shape (batch, length) and hold at least one id, got {tuple(ids.shape)}"
+        )
+    # A graph can't raise an error that depends on data.
+    if torch.compiler.is_compiling():
+        return
+    low, high = (bound.item() for bound in torch.aminmax(ids))
+    if low < 0 or high >= vocab_size:
+        culprit = low if low < 0 else high
+        raise ValueError(f"{name} holds the id {culprit}, but ids go from 0 to {vocab_size - 1}")
+
+
+def check_labels(labels: Tensor, vocab_size: int) -> None:
+    """Refuse labels that name no word.
+
+    Raises:
+        ValueError: if a label is neither -100 nor in `[0, vocab_size)`.
+    """
+    if torch.compiler.is_compiling():
+        return
+    high = labels.max().item()
+    if high >= vocab_size or ((labels < 0) & (labels != -100)).any():
+        raise ValueError(
+            f"labels must be -100 or from 0 to {vocab_size - 1}, got up to {high}, down to {labels.min()}"
+        )
+
+
+def check_embeds(name: str, embeds: Tensor, size: int) -> None:
+    """Refuse vectors that are not of the embedding's size.
+
+    Raises:
+        ValueError: if `embeds` isn't of the shape `(B, T, size)` with `B, T >= 1`.
+    """
+    if embeds.ndim != 3 or 0 in embeds.shape or embeds.shape[-1] != size:
+        raise ValueError(f"{name} must have the shape (batch, length, {size}), got {tuple(embeds.shape)}")
+
+
+def check_mask(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse a mask of another shape than what it masks.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    if tuple(mask.shape) != tuple(shape):
+        raise ValueError(f"{name} must have the shape {tuple(shape)}, got {tuple(mask.shape)}")
+
+
+def exactly_one(**values: Any) -> None:
+    """Refuse none, and more than one, of several arguments that stand for each other.
+
+    Raises:
+        ValueError: naming the arguments.
+    """
+    given = [name for name, value in values.items() if value is not None]
+    if len(given) != 1:
+        raise ValueError(f"pass exactly one of {', '.join(values)}; got {', '.join(given) or 'none'}")

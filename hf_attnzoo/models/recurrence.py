@@ -1,0 +1,288 @@
+"""Recurrence: cells, scans over time, and the cache that carries a recurrent decoder's state through `generate()`."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+from transformers import initialization as init
+from transformers.cache_utils import CacheLayerMixin
+
+from .wrapping import is_plain_linear
+
+Carry = tuple[Tensor, ...]
+Step = Callable[[Carry, Carry], tuple[Carry, Carry]]
+
+
+def scan(step: Step, carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
+    """Run `step` over time: `carry, output_t = step(carry, input_t)`.
+
+    A loop in eager mode. While a graph is being traced it becomes one operator, so that the graph holds a single step
+    and is right for every length.
+
+    Args:
+        step: takes the carry and the inputs of one time step, returns the next carry and the outputs of the step.
+        carry: initial state, tensors that lead with the batch.
+        inputs: tensors of shape `(B, T, ...)`, with `T >= 1`.
+
+    Returns:
+        The last carry, and the outputs stacked to `(B, T, ...)`.
+    """
+    if torch.compiler.is_compiling():
+        from torch._higher_order_ops.scan import scan as scan_operator
+
+        def traced_step(carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
+            carry, outputs = step(carry, inputs)
+            # The operator forbids an output that shares memory with another tensor of the step.
+            return tuple(t.clone() for t in carry), tuple(t.clone() for t in outputs)
+
+        carry, outputs = scan_operator(traced_step, carry, tuple(t.transpose(0, 1) for t in inputs), dim=0)
+        return carry, tuple(output.transpose(0, 1) for output in outputs)
+    collected = []
+    for time_step in zip(*(tensor.unbind(dim=1) for tensor in inputs), strict=True):
+        carry, outputs = step(carry, time_step)
+        collected.append(outputs)
+    return carry, tuple(torch.stack(output, dim=1) for output in zip(*collected, strict=True))
+
+
+class GRUCell(nn.Module):
+    """Gated recurrent unit on projected inputs (Cho et al. 2014; Bahdanau et al. 2015, appendix A.1.1).
+
+    With `reset_after=True`, the form of PyTorch and cuDNN, the reset gate acts on the projected state:
+
+        r = sigmoid(W_r x + U_r h)    z = sigmoid(W_z x + U_z h)    n = tanh(W x + r * (U h))
+        h' = (1 - z) * n + z * h
+
+    With `reset_after=False`, the form of the papers, it acts on the state itself: `n = tanh(W x + U (r * h))`. PyTorch's
+    update gate is kept in both: `z` here is the `1 - z` of the papers, the same family of functions since
+    `1 - sigmoid(a) = sigmoid(-a)`.
+
+    The input projections do not depend on the state and are made by the caller, for all steps at once.
+
+    Args:
+        hidden_size: size H of the state.
+        reset_after: which of the two forms.
+    """
+
+    def __init__(self, hidden_size: int, reset_after: bool = True):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.reset_after = reset_after
+        if reset_after:
+            # Rows r, z, n. The bias of n stands inside r * (...), so it isn't redundant with that of the input.
+            self.hidden_proj = nn.Linear(hidden_size, 3 * hidden_size)
+        else:
+            self.gate_proj = nn.Linear(hidden_size, 2 * hidden_size, bias=False)
+            self.candidate_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def forward(self, input_gates: Tensor, hidden: Tensor) -> Tensor:
+        """One step.
+
+        Args:
+            input_gates: `W x` of the gates r, z, n, shape `(B, 3H)`.
+            hidden: state, shape `(B, H)`.
+
+        Returns:
+            The next state, shape `(B, H)`.
+        """
+        size = self.hidden_size
+        input_rz, input_n = input_gates.split([2 * size, size], dim=-1)
+        if self.reset_after:
+            hidden_rz, hidden_n = self.hidden_proj(hidden).split([2 * size, size], dim=-1)
+            reset, update = torch.sigmoid(input_rz + hidden_rz).chunk(2, dim=-1)
+            candidate = torch.tanh(torch.addcmul(input_n, reset, hidden_n))
+        else:
+            reset, update = torch.sigmoid(input_rz + self.gate_proj(hidden)).chunk(2, dim=-1)
+            candidate = torch.tanh(input_n + self.candidate_proj(reset * hidden))
+        return torch.lerp(candidate, hidden, update)
+
+    def initialize(self) -> None:
+        """Orthogonal recurrent matrices, one per gate (Bahdanau et al. 2015, appendix B.1); biases 0."""
+        for projection in self.children():
+            blocks = projection.out_features // self.hidden_size
+            square = torch.empty(self.hidden_size, self.hidden_size, dtype=torch.float32)
+            orthogonal = torch.cat([nn.init.orthogonal_(square.clone()) for _ in range(blocks)])
+            init.copy_(projection.weight, orthogonal)
+            if projection.bias is not None:
+                init.zeros_(projection.bias)
+
+
+class GRULayer(nn.Module):
+    """One GRU over the whole of a padded sequence, in one direction.
+
+    Args:
+        input_size: size of an input vector.
+        hidden_size: size H of the state.
+        reset_after: form of the cell.
+        reverse: read every row from its last real position to its first.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, reset_after: bool = True, reverse: bool = False):
+        super().__init__()
+        self.reverse = reverse
+        self.input_proj = nn.Linear(input_size, 3 * hidden_size)
+        self.cell = GRUCell(hidden_size, reset_after)
+
+    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """States of every position, and the last.
+
+        Args:
+            inputs: shape `(B, S, input_size)`, padded on the right.
+            lengths: real positions of every row, shape `(B,)`; 0 is allowed. Default: `None`, all of them.
+
+        Returns:
+            States `(B, S, H)`, whatever they are on padding, and the state after the last real position `(B, H)`,
+            zero for an empty row.
+        """
+        # Padding on the right can't reach what comes before it. In the other direction each row is turned round
+        # within its own length, which keeps it on the right; turning is its own inverse.
+        order = reversal_order(inputs.shape[1], lengths, inputs.device) if self.reverse else None
+        if order is not None:
+            inputs = take_positions(inputs, order)
+        states = self._fused(inputs) if self._can_fuse(inputs) else self._scanned(inputs)
+        if lengths is None:
+            final = states[:, -1]
+        else:
+            last = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, states.shape[-1])
+            final = states.gather(1, last)[:, 0] * (lengths > 0).to(states.dtype)[:, None]
+        if order is not None:
+            states = take_positions(states, order)
+        return states, final
+
+    def _can_fuse(self, inputs: Tensor) -> bool:
+        # PyTorch's own loop takes the weights and would pass by anything that wraps the two projections. Traced, it
+        # would be unrolled to one length.
+        return (
+            self.cell.reset_after
+            and not torch.compiler.is_compiling()
+            and inputs.dtype == self.input_proj.weight.dtype
+            and not torch.is_autocast_enabled(inputs.device.type)
+            and all(is_plain_linear(module) for module in (self.input_proj, self.cell.hidden_proj))
+        )
+
+    def _fused(self, inputs: Tensor) -> Tensor:
+        hidden = inputs.new_zeros(1, inputs.shape[0], self.cell.hidden_size)
+        recurrent = self.cell.hidden_proj
+        weights = [self.input_proj.weight, recurrent.weight, self.input_proj.bias, recurrent.bias]
+        # has_biases, num_layers, dropout, train, bidirectional, batch_first
+        return torch.gru(inputs, hidden, weights, True, 1, 0.0, self.training, False, True)[0]
+
+    def _scanned(self, inputs: Tensor) -> Tensor:
+        gates = self.input_proj(inputs)
+
+        def step(carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
+            hidden = self.cell(inputs[0], carry[0])
+            return (hidden,), (hidden,)
+
+        hidden = gates.new_zeros(gates.shape[0], self.cell.hidden_size)
+        return scan(step, (hidden,), (gates,))[1][0]
+
+
+def reversal_order(size: int, lengths: Tensor | None, device: torch.device) -> Tensor:
+    """Positions that turn each row of a right-padded batch round, padding left where it is, shape `(B or 1, size)`."""
+    positions = torch.arange(size, device=device)[None]
+    if lengths is None:
+        return positions.flip(1)
+    lengths = lengths[:, None]
+    return torch.where(positions < lengths, lengths - 1 - positions, positions)
+
+
+def take_positions(tensor: Tensor, order: Tensor) -> Tensor:
+    """`tensor[b, order[b, s]]` for a tensor `(B, S, D)` and positions `(B or 1, S)`."""
+    return tensor.gather(1, order[:, :, None].expand(tensor.shape[0], -1, tensor.shape[2]))
+
+
+class RecurrentCacheLayer(CacheLayerMixin):
+    """What a recurrent decoder remembers between calls, as named tensors.
+
+    `states` follow the hypotheses, shape `(B * beams, ...)`; `memory` belongs to the source sentences, shape `(B, ...)`,
+    and is the same for all hypotheses of a sentence.
+    """
+
+    is_compileable = False
+
+    def __init__(self):
+        super().__init__()
+        self.states: dict[str, Tensor] = {}
+        self.memory: dict[str, Tensor] = {}
+        self.seen_tokens = 0
+
+    @property
+    def batch_size(self) -> int:
+        return next(iter(self.states.values())).shape[0] if self.states else -1
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        raise NotImplementedError("a recurrent cache holds states, not keys and values")
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("a recurrent cache holds states, not keys and values")
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return query_length, self.seen_tokens
+
+    def get_seq_length(self) -> int:
+        return self.seen_tokens
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reset(self) -> None:
+        self.states, self.memory, self.seen_tokens = {}, {}, 0
+
+    def offload(self) -> None:
+        raise NotImplementedError("a recurrent cache does not grow, so it is not offloaded")
+
+    prefetch = offload
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refuse to forget: a recurrent state holds its past only as a sum of it.
+
+        Raises:
+            ValueError: if `tokens_to_remove` isn't 0.
+        """
+        if tokens_to_remove != 0:
+            raise ValueError(
+                f"tokens_to_remove={tokens_to_remove}: a recurrent state can't go back in time, only 0 is possible"
+            )
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let each hypothesis go on from row `beam_idx` of its own sentence, as beam search does."""
+        self.states = {name: state.index_select(0, beam_idx.to(state.device)) for name, state in self.states.items()}
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every hypothesis; the repeats share the memory of their source."""
+        self.states = {name: state.repeat_interleave(repeats, dim=0) for name, state in self.states.items()}
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the rows `indices`, of whatever sentences, each with a memory of its own."""
+        for name, memory in self.memory.items():
+            beams = self.batch_size // memory.shape[0]
+            self.memory[name] = memory.index_select(0, indices.to(memory.device) // beams)
+        self.reorder_cache(indices)
+
+
+class RecurrentCache(Cache):
+    """Cache of a recurrent decoder, for `generate()`: greedy, sampled and beam search, and continuing from it.
+
+    Example:
+        `model.generate(..., return_dict_in_generate=True).cache` is one; pass it back as `cache=` together with the
+        whole of `decoder_input_ids` to go on from where it stands.
+    """
+
+    def __init__(self):
+        super().__init__(layers=[RecurrentCacheLayer()])
+
+    @property
+    def states(self) -> dict[str, Tensor]:
+        """Named state tensors, `(B * beams, ...)`."""
+        return self.layers[0].states
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """Named tensors of the source, `(B, ...)`."""
+        return self.layers[0].memory
+
+    def store(self, states: dict[str, Tensor], num_new_tokens: int) -> None:
+        """Take the states after `num_new_tokens` more tokens."""
+        self.layers[0].states = states
+        self.layers[0].seen_tokens += num_new_tokens
