@@ -1,0 +1,381 @@
+"""Tokenizers trained on the user's own text, with one vocabulary or with one for each side.
+
+One vocabulary gives a plain `PreTrainedTokenizerFast`, which anybody loads without this file. Two vocabularies give an
+`AttnZooTokenizer`. In both, `tokenizer(text, text_target=...)` makes `input_ids`, `attention_mask` and `labels`, and
+`decode` reads what `generate` returns.
+"""
+
+import copy
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Regex, Tokenizer
+from tokenizers.decoders import ByteFallback, Decoder, Fuse, Sequence
+from tokenizers.models import BPE, Model, WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import PreTokenizer, Split, WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer, WordLevelTrainer
+from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+UNK_TOKEN, PAD_TOKEN, BOS_TOKEN, EOS_TOKEN = "<unk>", "<pad>", "<s>", "</s>"
+
+# The position is the id, in every vocabulary. Padding is not 0: beam search takes a 0 for "no padding token".
+SPECIAL_TOKENS = (UNK_TOKEN, PAD_TOKEN, BOS_TOKEN, EOS_TOKEN)
+
+# transformers saves a setting that is changed later only if it was given here.
+_INIT_KWARGS = {
+    "unk_token": UNK_TOKEN,
+    "pad_token": PAD_TOKEN,
+    "bos_token": BOS_TOKEN,
+    "eos_token": EOS_TOKEN,
+    "padding_side": "right",
+    "truncation_side": "right",
+    "model_input_names": ["input_ids", "attention_mask"],
+    "clean_up_tokenization_spaces": False,
+}
+
+# A word keeps its inner apostrophes and hyphens, a number its separators; any other sign stands alone.
+_WORD = (
+    r"[\p{L}\p{M}\p{N}]+(?:['\x{2019}-][\p{L}\p{M}\p{N}]+|(?<=\p{N})[.,]\p{N}+)*"
+    r"|[^\s\p{L}\p{M}\p{N}]"
+)
+
+# Merges stay inside a piece: a word with the space before it, one digit, a run of signs, or white space. The pieces
+# cover the text, spaces included, so that joining them gives the text back.
+_BPE_PIECE = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+class AttnZooTokenizer(PreTrainedTokenizerFast):
+    """Two vocabularies behind one tokenizer: texts are encoded with the source's, everything else is the target's.
+
+    `tokenizer(text)`, `encode` and `tokenize` read the source vocabulary; `text_target=` reads the target vocabulary.
+    Ids and tokens belong to the target, as they come from `generate`: `decode`, `batch_decode`,
+    `convert_ids_to_tokens`, `convert_tokens_to_ids`, `get_vocab`, `vocab_size` and `len(tokenizer)`.
+    `source_tokenizer` and `target_tokenizer` are one side each, with every method of a tokenizer: source ids are read
+    by `tokenizer.source_tokenizer.decode(ids)`.
+
+    There is no mode to be in: nothing changes between calls. `add_tokens` and `add_special_tokens` add to both sides,
+    each token at the end of each vocabulary.
+
+    Args:
+        tokenizer_file, tokenizer_object:
+            the source side, as the path of a `tokenizer.json` or as a `tokenizers.Tokenizer`.
+        target_tokenizer_file, target_tokenizer_object:
+            the target side, likewise; saved as `target_tokenizer.json`.
+        kwargs:
+            the arguments of `PreTrainedTokenizerFast`; they hold for both sides.
+    """
+
+    vocab_files_names = {  # noqa: RUF012 - transformers' own class attributes
+        "tokenizer_file": "tokenizer.json",
+        "target_tokenizer_file": "target_tokenizer.json",
+    }
+
+    def __init__(
+        self,
+        tokenizer_file: str | None = None,
+        target_tokenizer_file: str | None = None,
+        *,
+        tokenizer_object: Tokenizer | None = None,
+        target_tokenizer_object: Tokenizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        source = _backend("tokenizer", tokenizer_object, tokenizer_file)
+        target = _backend("target_tokenizer", target_tokenizer_object, target_tokenizer_file)
+        for name in ("unk_token", "pad_token", "bos_token", "eos_token"):
+            token = kwargs.get(name)
+            ids = source.token_to_id(str(token)), target.token_to_id(str(token))
+            if token is not None and ids[0] != ids[1]:
+                raise ValueError(
+                    f"{name}={str(token)!r} must have the same id in both vocabularies, "
+                    f"got {ids[0]} in the source's and {ids[1]} in the target's"
+                )
+        # Each file knows its own added tokens; those of the source's are no business of the target's.
+        kwargs.pop("added_tokens_decoder", None)
+        self._source_backend = source
+        super().__init__(tokenizer_object=target, **kwargs)
+
+    @classmethod
+    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """Leave both files to `__init__`, where the base class would take the first one apart."""
+        return kwargs
+
+    @property
+    def source_tokenizer(self) -> PreTrainedTokenizerFast:
+        """The source side alone, with the settings of this moment; tokens added to it are added here too."""
+        return self._side(self._source_backend)
+
+    @property
+    def target_tokenizer(self) -> PreTrainedTokenizerFast:
+        """The target side alone, with the settings of this moment; tokens added to it are added here too."""
+        return self._side(self._tokenizer)
+
+    @property
+    def source_vocab_size(self) -> int:
+        """Number of source ids, added tokens included: the rows of the source embedding."""
+        return self._source_backend.get_vocab_size()
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Number of target ids, added tokens included: the rows of the target embedding, `len(tokenizer)`."""
+        return len(self)
+
+    def __call__(
+        self,
+        text: Any = None,
+        text_pair: Any = None,
+        text_target: Any = None,
+        text_pair_target: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> BatchEncoding:
+        """Encode source texts, target texts, or both (the target's ids are then `labels`), as any tokenizer does."""
+        if text_target is None:
+            return super().__call__(text, text_pair, None, None, *args, **kwargs)
+        targets = self.target_tokenizer(None, None, text_target, text_pair_target, *args, **kwargs)
+        if text is None:
+            return targets
+        encoding = super().__call__(text, text_pair, None, None, *args, **kwargs)
+        encoding["labels"] = targets["input_ids"]
+        return encoding
+
+    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
+        """Write both vocabularies into a folder and return the two paths, source first."""
+        backends = {"tokenizer_file": self._source_backend, "target_tokenizer_file": self._tokenizer}
+        paths = []
+        for key, backend in backends.items():
+            # The last call's padding and truncation stay behind in a backend; they are no part of the vocabulary.
+            backend = copy.deepcopy(backend)
+            backend.no_padding()
+            backend.no_truncation()
+            prefix = f"{filename_prefix}-" if filename_prefix else ""
+            paths.append(os.path.join(save_directory, prefix + self.vocab_files_names[key]))
+            backend.save(paths[-1])
+        return tuple(paths)
+
+    def _save_pretrained(
+        self,
+        save_directory: str | os.PathLike,
+        file_names: tuple[str, ...],
+        legacy_format: bool | None = None,
+        filename_prefix: str | None = None,
+    ) -> tuple[str, ...]:
+        return file_names + self.save_vocabulary(str(save_directory), filename_prefix)
+
+    def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
+        return self.source_tokenizer._encode_plus(*args, **kwargs)
+
+    def _add_tokens(self, new_tokens: list[str | AddedToken], special_tokens: bool = False) -> int:
+        self.source_tokenizer._add_tokens(new_tokens, special_tokens)
+        return super()._add_tokens(new_tokens, special_tokens)
+
+    def _side(self, backend: Tokenizer) -> PreTrainedTokenizerFast:
+        # A view made for the moment follows later changes of padding_side and the like, and cannot go stale.
+        side = object.__new__(PreTrainedTokenizerFast)
+        init_kwargs = {key: value for key, value in self.init_kwargs.items() if key != "auto_map"}
+        side.__dict__.update(self.__dict__, _tokenizer=backend, init_kwargs=init_kwargs)
+        return side
+
+
+def train_tokenizer(
+    kind: str | tuple[str, str],
+    source_texts: Iterable[str],
+    target_texts: Iterable[str] | None = None,
+    *,
+    shared: bool | None = None,
+    vocab_size: int | tuple[int, int] = 30_000,
+    min_frequency: int | tuple[int, int] = 1,
+    lowercase: bool | tuple[bool, bool] = False,
+) -> PreTrainedTokenizerFast:
+    """Make a tokenizer from texts; it ends every text with `</s>` and puts nothing in front.
+
+    Kinds: `"character"`, each Unicode character a token, white space too. `"word"`, words, numbers and signs; decoding
+    puts one space between them. `"symbol"`, what stands between white space, for phonemes or text that is tokenized
+    already. `"bpe"` (Sennrich et al., 2016, section 3.2), subwords that carry the space before them, with an unseen
+    character written as its UTF-8 bytes: any text comes back from its ids unchanged. In the other kinds what is not in
+    the vocabulary becomes `<unk>`; apart from that, `"character"` gives any text back unchanged too.
+
+    An argument marked "or a pair" takes one value for both sides, or `(source's, target's)` for two vocabularies.
+
+    Args:
+        kind:
+            one of `TOKENIZER_KINDS`, or a pair.
+        source_texts:
+            the texts of the source side. They are read once.
+        target_texts:
+            the texts of the target side. They are read once.
+        shared:
+            one vocabulary for both sides. None: two vocabularies if there are target texts, otherwise one.
+        vocab_size:
+            the most entries of a vocabulary, the four special tokens included, or a pair. The most frequent are kept.
+        min_frequency:
+            how often something must occur to have an entry, or a pair. In `"bpe"` it counts pairs to be merged, and is
+            at least 2.
+        lowercase:
+            turn texts to lower case first, in training and in use, or a pair.
+
+    Returns:
+        A plain `PreTrainedTokenizerFast` with one vocabulary, an `AttnZooTokenizer` with two.
+
+    Raises:
+        ValueError: for an unknown kind, texts that are missing, empty or not strings, or numbers out of range.
+    """
+    if shared is None:
+        shared = target_texts is None
+    if target_texts is None and not shared:
+        raise ValueError("shared=False needs target_texts, got None")
+
+    settings = {"kind": kind, "vocab_size": vocab_size, "min_frequency": min_frequency, "lowercase": lowercase}
+    pairs = {name: _pair(name, value) for name, value in settings.items()}
+    if shared:
+        for name, (of_source, of_target) in pairs.items():
+            if of_source != of_target:
+                raise ValueError(f"{name} must be one value for a shared vocabulary, got {of_source!r}, {of_target!r}")
+    source_settings, target_settings = (
+        dict(zip(pairs, side, strict=True)) for side in zip(*pairs.values(), strict=True)
+    )
+    for side in (source_settings, target_settings):
+        _check_settings(**side)
+
+    texts = _checked_texts("source_texts", source_texts)
+    if shared:
+        if target_texts is not None:
+            texts = chain(texts, _checked_texts("target_texts", target_texts))
+        return PreTrainedTokenizerFast(tokenizer_object=_train_backend(texts, **source_settings), **_INIT_KWARGS)
+    return AttnZooTokenizer(
+        tokenizer_object=_train_backend(texts, **source_settings),
+        target_tokenizer_object=_train_backend(_checked_texts("target_texts", target_texts), **target_settings),
+        **_INIT_KWARGS,
+    )
+
+
+def tokenizer_sides(tokenizer: PreTrainedTokenizerBase) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """The tokenizers that read source ids and target ids: those of an `AttnZooTokenizer`, or the same one twice."""
+    # By attribute, not by class: code that came with a checkpoint brings an AttnZooTokenizer of its own.
+    return getattr(tokenizer, "source_tokenizer", tokenizer), getattr(tokenizer, "target_tokenizer", tokenizer)
+
+
+def vocabulary_sizes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """Number of source and of target ids, added tokens included: a config's `source_vocab_size` and `vocab_size`."""
+    source, target = tokenizer_sides(tokenizer)
+    return len(source), len(target)
+
+
+def _learn_word_level(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_frequency: int) -> WordLevel:
+    tokenizer.model = WordLevel()
+    trainer = WordLevelTrainer(vocab_size=size, min_frequency=min_frequency, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return WordLevel(_numbered(_by_id(tokenizer.get_vocab())), unk_token=UNK_TOKEN)
+
+
+def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_frequency: int) -> BPE:
+    tokenizer.model = BPE()
+    # Without limit_alphabet a text with more characters than `size` would exceed it; the bytes cover the rare ones.
+    trainer = BpeTrainer(
+        vocab_size=size, limit_alphabet=size, min_frequency=max(min_frequency, 2), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    learned = json.loads(tokenizer.to_str())["model"]
+    vocab = _numbered(_BYTES + _by_id(learned["vocab"]))
+    return BPE(vocab, [tuple(merge) for merge in learned["merges"]], unk_token=UNK_TOKEN, byte_fallback=True)
+
+
+class _Kind(NamedTuple):
+    """How a kind cuts a text into pieces, learns its entries, and joins tokens again (None: by single spaces)."""
+
+    pre_tokenizer: PreTokenizer
+    learn: Callable[[Tokenizer, Iterable[str], int, int], Model]
+    decoder: Decoder | None = None
+    fixed_entries: int = 0
+
+
+_KINDS = {
+    "character": _Kind(Split(Regex(r"[\s\S]"), "isolated"), _learn_word_level, Fuse()),
+    "word": _Kind(Split(Regex(_WORD), "removed", invert=True), _learn_word_level),
+    "symbol": _Kind(WhitespaceSplit(), _learn_word_level),
+    "bpe": _Kind(
+        Split(Regex(_BPE_PIECE), "isolated"), _learn_bpe, Sequence([ByteFallback(), Fuse()]), fixed_entries=len(_BYTES)
+    ),
+}
+
+TOKENIZER_KINDS = tuple(_KINDS)
+
+
+def _train_backend(texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int, lowercase: bool) -> Tokenizer:
+    pre_tokenizer, learn, decoder, fixed_entries = _KINDS[kind]
+    tokenizer = Tokenizer(WordLevel())
+    if lowercase:
+        tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    free_entries = vocab_size - len(SPECIAL_TOKENS) - fixed_entries
+    # The trainers know nothing of the special tokens: given them, they renumber one that also stands in the texts.
+    tokenizer.model = learn(tokenizer, texts, free_entries, min_frequency)
+    if tokenizer.get_vocab_size() == len(SPECIAL_TOKENS) + fixed_entries:
+        raise ValueError(f"min_frequency={min_frequency}: nothing in the texts occurs so often as a {kind!r} entry")
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"$A {EOS_TOKEN}",
+        pair=f"$A {EOS_TOKEN} $B {EOS_TOKEN}",
+        special_tokens=[(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))],
+    )
+    return tokenizer
+
+
+def _by_id(vocab: dict[str, int]) -> list[str]:
+    return [entry for entry in sorted(vocab, key=vocab.__getitem__) if entry not in SPECIAL_TOKENS]
+
+
+def _numbered(entries: list[str]) -> dict[str, int]:
+    return {entry: index for index, entry in enumerate([*SPECIAL_TOKENS, *entries])}
+
+
+def _backend(name: str, tokenizer_object: Tokenizer | None, tokenizer_file: str | None) -> Tokenizer:
+    if tokenizer_object is not None:
+        return copy.deepcopy(tokenizer_object)
+    if tokenizer_file is None:
+        raise ValueError(f"an AttnZooTokenizer needs two vocabularies: {name}_object and {name}_file are both None")
+    return Tokenizer.from_file(tokenizer_file)
+
+
+def _pair(name: str, value: Any) -> tuple[Any, Any]:
+    if not isinstance(value, (tuple, list)):
+        return value, value
+    if len(value) != 2:
+        raise ValueError(f"{name} must be one value or a pair (source's, target's), got {value!r}")
+    return tuple(value)
+
+
+def _check_settings(kind: str, vocab_size: int, min_frequency: int, lowercase: bool) -> None:
+    if kind not in _KINDS:
+        near = get_close_matches(str(kind), _KINDS, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, got {kind!r}{hint}")
+    least = len(SPECIAL_TOKENS) + _KINDS[kind].fixed_entries + 1
+    if not isinstance(vocab_size, int) or vocab_size < least:
+        raise ValueError(f"vocab_size must be an int of at least {least} for kind={kind!r}, got {vocab_size!r}")
+    if not isinstance(min_frequency, int) or min_frequency < 1:
+        raise ValueError(f"min_frequency must be an int of at least 1, got {min_frequency!r}")
+
+
+def _checked_texts(name: str, texts: Iterable[str]) -> Iterator[str]:
+    if isinstance(texts, str):
+        raise ValueError(f"{name} must be an iterable of texts, got one string: {texts[:40]!r}")
+    number = 0
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise ValueError(f"{name} must hold strings, got {text!r} as text number {number}")
+        yield text
+    if number == 0:
+        raise ValueError(f"{name} must hold at least one text, got none")
+
+
+AttnZooTokenizer.register_for_auto_class()

@@ -1,0 +1,512 @@
+import contextlib
+import copy
+import functools
+import json
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+from transformers import AutoConfig, AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedConfig, PreTrainedTokenizerFast
+
+from hf_attnzoo.models.tokenization_attnzoo import (
+    TOKENIZER_KINDS,
+    AttnZooTokenizer,
+    tokenizer_sides,
+    train_tokenizer,
+    vocabulary_sizes,
+)
+
+SPECIAL_IDS = {"<unk>": 0, "<pad>": 1, "<s>": 2, "</s>": 3}
+
+# Leading, trailing, doubled and exotic white space; spaces before signs; composed and decomposed letters, joined
+# emoji, right-to-left text, NUL; what the decoders themselves look for ("<0x41>", "▁", "##"); English clippings.
+AWKWARD = [
+    "",
+    " ",
+    "  leading and trailing  ",
+    "tab\tand\r\nline\n\n",
+    "a , b . c ! d ? ( e )",
+    "I 'm , do n't , it 's",
+    "no\u00a0break\u202fthin\u3000wide",
+    "\u00e9 e\u0301 \u1e9b\u0323",
+    "\U0001f469\u200d\U0001f680\U0001f1e9\U0001f1ea",
+    "\u0627\u0644\u0639\u0631\u0628\u064a\u0629 \u05e9\u05dc\u05d5\u05dd \u200f",
+    "nul\x00 bell\x07",
+    "<0x41> \u2581x \u0120y ##z @@ \ufffd",
+]
+
+
+@pytest.fixture
+def separate() -> AttnZooTokenizer:
+    """Source: d g o = 4..6 for ["dog", "god"], then nothing more. Target: three symbols, most frequent first."""
+    return train_tokenizer(("character", "symbol"), ["dog", "god"], ["D AO G", "G AO D AO"])
+
+
+@functools.cache
+def small_bpe() -> PreTrainedTokenizerFast:
+    return train_tokenizer("bpe", ["the quick brown fox, the lazy dog"] * 2)
+
+
+def ids_of(tokenizer, text, **kwargs):
+    return tokenizer(text, add_special_tokens=False, **kwargs)["input_ids"]
+
+
+class TestKinds:
+    def test_character_counts_every_character_spaces_too(self):
+        tokenizer = train_tokenizer("character", ["ab a", "b"])
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"a": 4, "b": 5, " ": 6}
+        assert tokenizer("b a")["input_ids"] == [5, 6, 4, 3]
+        assert tokenizer("bz")["input_ids"] == [5, 0, 3]
+        assert tokenizer.decode([5, 6, 6, 4, 3], skip_special_tokens=True) == "b  a"
+
+    def test_word_keeps_the_most_frequent(self):
+        # the 3, cat 2, sat 1, dog 1, with room for two of them
+        tokenizer = train_tokenizer("word", ["the cat sat", "the dog", "the cat"], vocab_size=6)
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"the": 4, "cat": 5}
+        assert tokenizer("the dog cat")["input_ids"] == [4, 0, 5, 3]
+        assert tokenizer.decode([4, 0, 5, 3]) == "the <unk> cat </s>"
+
+    def test_word_min_frequency(self):
+        tokenizer = train_tokenizer("word", ["the cat sat", "the dog", "the cat"], min_frequency=2)
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"the": 4, "cat": 5}
+
+    def test_word_cuts(self):
+        text = (
+            "Don\u2019t  stop: it's 1,000.50-ish, U.S. (\u00e9te\u0301 x_y)\u2026 "
+            "\u0928\u092e\u0938\u094d\u0924\u0947 1990s 5."
+        )
+        expected = (
+            "Don\u2019t stop : it's 1,000.50-ish , U . S . ( \u00e9te\u0301 x _ y ) \u2026 "
+            "\u0928\u092e\u0938\u094d\u0924\u0947 1990s 5 ."
+        )
+        tokenizer = train_tokenizer("word", [text])
+        assert tokenizer.tokenize(text) == expected.split(" ")
+        assert tokenizer.decode(ids_of(tokenizer, text)) == expected
+
+    def test_symbol_splits_at_white_space_only(self):
+        tokenizer = train_tokenizer("symbol", ["AH0 ; B\tAH0\n"])
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"AH0": 4, ";": 5, "B": 6}
+        assert tokenizer(" B  AH0; ")["input_ids"] == [6, 0, 3]
+        assert tokenizer.decode([6, 4, 3], skip_special_tokens=True) == "B AH0"
+
+    def test_bpe_learns_the_merges_of_the_paper(self):
+        # The dictionary of Sennrich et al. (2016), algorithm 1: pairs es 9, then es+t 9, l+o 7, lo+w 7
+        words = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
+        tokenizer = train_tokenizer("bpe", words, vocab_size=4 + 256 + 10 + 4)
+        entries = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
+        assert entries[:4] == ["<unk>", "<pad>", "<s>", "</s>"]
+        assert entries[4:260] == [f"<0x{byte:02X}>" for byte in range(256)]
+        assert entries[260:] == [*"deilnorstw", "es", "est", "lo", "low"]
+        assert tokenizer("lowest")["input_ids"] == [273, 271, 3]
+
+    def test_bpe_never_merges_what_occurs_once(self):
+        assert vocabulary_sizes(train_tokenizer("bpe", ["abc"])) == (263, 263)
+
+    def test_bpe_size_is_a_limit_even_for_a_large_alphabet(self):
+        tokenizer = train_tokenizer("bpe", ["aaab\u4e00\u4e01\u4e02"], vocab_size=4 + 256 + 1)
+        assert len(tokenizer) == 261
+        assert tokenizer.convert_ids_to_tokens(260) == "a"
+
+    def test_bpe_writes_an_unseen_character_as_its_bytes(self):
+        tokenizer = train_tokenizer("bpe", ["aa"])
+        encoding = tokenizer("a\u00e9", return_offsets_mapping=True)
+        # e acute is C3 A9 in UTF-8, and byte b has id 4 + b
+        assert encoding["input_ids"][-3:] == [4 + 0xC3, 4 + 0xA9, 3]
+        assert encoding["offset_mapping"][-3:] == [(1, 2), (1, 2), (0, 0)]
+
+    def test_bpe_cuts_digits_apart_and_keeps_the_space_with_the_word(self):
+        tokenizer = train_tokenizer("bpe", ["in 2024 in 2024 in"] * 2)
+        assert tokenizer.tokenize("in 2024") == ["in", " 2", "0", "2", "4"]
+
+    def test_lowercase(self):
+        tokenizer = train_tokenizer("word", ["The the \u00c9t\u00e9"], lowercase=True)
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"the": 4, "\u00e9t\u00e9": 5}
+        assert tokenizer("THE </s>")["input_ids"] == [4, 3, 3]
+
+    @pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+    def test_special_tokens_in_the_texts_do_not_move_ids(self, kind):
+        tokenizer = train_tokenizer(kind, ["b <s> <s> b </s> <pad> <unk> a"])
+        assert {token: tokenizer.get_vocab()[token] for token in SPECIAL_IDS} == SPECIAL_IDS
+        assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+        for name, value in (("unk", 0), ("pad", 1), ("bos", 2), ("eos", 3)):
+            assert getattr(tokenizer, f"{name}_token_id") == value
+        assert tokenizer.all_special_ids == [2, 3, 0, 1]
+
+    @pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+    def test_training_is_repeatable(self, kind):
+        texts = [f"{word} {number}" for number in range(40) for word in ("alpha", "beta", "gamma", "delta")]
+        first, second = (train_tokenizer(kind, iter(texts), vocab_size=300) for _ in range(2))
+        assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+
+
+class TestPlainTokenizer:
+    @pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+    def test_needs_no_code_of_ours(self, kind, tmp_path):
+        tokenizer = train_tokenizer(kind, ["ab ba", "ab"])
+        tokenizer.save_pretrained(tmp_path)
+        assert type(tokenizer) is PreTrainedTokenizerFast
+        assert sorted(os.listdir(tmp_path)) == ["tokenizer.json", "tokenizer_config.json"]
+        loaded = AutoTokenizer.from_pretrained(tmp_path)
+        assert type(loaded) is PreTrainedTokenizerFast
+        assert dict(loaded("ab ba", text_target="ab")) == dict(tokenizer("ab ba", text_target="ab"))
+        assert set(loaded("ab")) == {"input_ids", "attention_mask"}
+
+    def test_one_vocabulary_of_both_sides(self):
+        tokenizer = train_tokenizer("character", ["aab"], ["bc"], shared=True)
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"a": 4, "b": 5, "c": 6}
+        assert tokenizer("ab", text_target="cb") == {
+            "input_ids": [4, 5, 3],
+            "attention_mask": [1, 1, 1],
+            "labels": [6, 5, 3],
+        }
+        assert vocabulary_sizes(tokenizer) == (7, 7)
+        assert tokenizer_sides(tokenizer) == (tokenizer, tokenizer)
+
+    @pytest.mark.parametrize("kind", ["character", "bpe"])
+    @pytest.mark.parametrize("text", AWKWARD)
+    def test_awkward_texts_come_back(self, kind, text):
+        tokenizer = train_tokenizer(kind, AWKWARD)
+        assert tokenizer.decode(ids_of(tokenizer, text)) == text
+        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+        assert tokenizer.batch_decode([tokenizer(text)["input_ids"]] * 2, skip_special_tokens=True) == [text] * 2
+
+    @settings(max_examples=150, deadline=None)
+    @given(text=st.text(max_size=40))
+    def test_bpe_gives_any_text_back(self, text):
+        tokenizer = small_bpe()
+        ids = ids_of(tokenizer, text, split_special_tokens=True)
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.unk_token_id not in ids
+
+    @settings(max_examples=50, deadline=None)
+    @given(texts=st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=5), data=st.data())
+    def test_character_gives_any_text_of_its_alphabet_back(self, texts, data):
+        tokenizer = train_tokenizer("character", texts)
+        text = data.draw(st.text(alphabet=sorted(set("".join(texts))), max_size=30))
+        ids = ids_of(tokenizer, text, split_special_tokens=True)
+        assert tokenizer.decode(ids) == text
+        assert len(ids) == len(text)
+
+    @settings(max_examples=50, deadline=None)
+    @given(parts=st.lists(st.sampled_from(["known", " ", "\n", "x", ",", "'"]) | st.text(max_size=3), max_size=10))
+    def test_word_offsets_point_at_the_word_also_of_unk(self, parts):
+        text = "".join(parts)
+        tokenizer = train_tokenizer("word", ["known"])
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True)
+        pieces = [text[start:end] for start, end in encoding["offset_mapping"]]
+        # The four separators U+001C..1F are white space to Python alone, not to Unicode.
+        assert "".join(pieces) == "".join(char for char in text if not char.isspace() or "\x1c" <= char <= "\x1f")
+        assert encoding["input_ids"] == [4 if piece == "known" else 0 for piece in pieces]
+
+    def test_offsets_and_word_ids(self):
+        tokenizer = train_tokenizer("word", ["a b"])
+        encoding = tokenizer("  a (zug) b", return_offsets_mapping=True)
+        assert encoding["input_ids"] == [4, 0, 0, 0, 5, 3]
+        assert encoding["offset_mapping"] == [(2, 3), (4, 5), (5, 8), (8, 9), (10, 11), (0, 0)]
+        assert encoding.word_ids() == [0, 1, 2, 3, 4, None]
+
+    def test_special_tokens_in_a_text(self):
+        tokenizer = train_tokenizer("character", ["a</s>b"])
+        assert len(ids_of(tokenizer, "a</s>b")) == 3
+        assert tokenizer.decode(ids_of(tokenizer, "a</s>b", split_special_tokens=True)) == "a</s>b"
+
+    def test_batches(self):
+        tokenizer = train_tokenizer("character", ["abc"])
+        batch = tokenizer(["abc", "", "a"], padding=True, return_tensors="pt")
+        assert batch["input_ids"].dtype == torch.long
+        assert batch["input_ids"].tolist() == [[4, 5, 6, 3], [3, 1, 1, 1], [4, 3, 1, 1]]
+        assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]]
+        left = tokenizer(["abc", "a"], padding=True, padding_side="left")
+        assert left["input_ids"] == [[4, 5, 6, 3], [1, 1, 4, 3]]
+        cut = tokenizer(["abc", "a"], padding="max_length", max_length=3, truncation=True)
+        assert cut["input_ids"] == [[4, 5, 3], [4, 3, 1]]
+        assert tokenizer("a", "b")["input_ids"] == [4, 3, 5, 3]
+
+
+class TestTwoVocabularies:
+    def test_each_text_is_read_by_its_own_side(self, separate):
+        assert separate.source_tokenizer.get_vocab() == SPECIAL_IDS | {"d": 4, "g": 5, "o": 6}
+        assert separate.target_tokenizer.get_vocab() == SPECIAL_IDS | {"AO": 4, "D": 5, "G": 6}
+        assert separate("dog", text_target="D AO G") == {
+            "input_ids": [4, 6, 5, 3],
+            "attention_mask": [1, 1, 1, 1],
+            "labels": [5, 4, 6, 3],
+        }
+        assert separate(text_target="AO") == {"input_ids": [4, 3], "attention_mask": [1, 1]}
+        assert separate.encode("god") == [5, 6, 4, 3]
+        assert separate.tokenize("god") == ["g", "o", "d"]
+
+    def test_ids_are_the_targets(self, separate):
+        assert separate.decode([5, 4, 6, 3], skip_special_tokens=True) == "D AO G"
+        assert separate.decode(torch.tensor([[5, 3], [4, 3]]), skip_special_tokens=True) == ["D", "AO"]
+        assert separate.batch_decode([[5, 4, 3, 1]]) == ["D AO </s> <pad>"]
+        assert separate.convert_ids_to_tokens([5, 4, 3]) == ["D", "AO", "</s>"]
+        assert separate.convert_tokens_to_ids(["D", "AO", "d"]) == [5, 4, 0]
+        assert separate.get_vocab() == separate.target_tokenizer.get_vocab()
+
+    def test_the_source_side_reads_source_ids(self, separate):
+        source, target = tokenizer_sides(separate)
+        assert source.decode([4, 6, 5, 3], skip_special_tokens=True) == "dog"
+        assert source.convert_ids_to_tokens([4, 6]) == ["d", "o"]
+        assert target.decode([5, 3]) == "D </s>"
+        assert type(source) is type(target) is PreTrainedTokenizerFast
+
+    def test_sizes(self):
+        tokenizer = train_tokenizer(("character", "symbol"), ["dog"], ["D AO G K T"])
+        assert vocabulary_sizes(tokenizer) == (7, 9)
+        assert (tokenizer.source_vocab_size, tokenizer.target_vocab_size) == (7, 9)
+        assert len(tokenizer) == tokenizer.vocab_size == 9
+
+    def test_a_pair_for_every_setting(self):
+        tokenizer = train_tokenizer(
+            ["word", "character"],
+            ["A a B b"],
+            ["Aa aB"],
+            vocab_size=(5, 30),
+            min_frequency=(2, 1),
+            lowercase=(True, False),
+        )
+        assert tokenizer.source_tokenizer.get_vocab() == SPECIAL_IDS | {"a": 4}
+        assert tokenizer.target_tokenizer.get_vocab() == SPECIAL_IDS | {"a": 4, " ": 5, "A": 6, "B": 7}
+
+    def test_nothing_changes_between_calls(self, separate):
+        expected = dict(separate(["dog", "g"], padding=True))
+        for call in (
+            lambda: separate(text_target=["D AO", "G"], padding=True, padding_side="left"),
+            lambda: separate("dog", text_target="D", truncation=True, max_length=2),
+            lambda: separate(text_target=3),
+            lambda: separate("dog", text_target=["D", 3]),
+            lambda: separate.target_tokenizer("D AO G", return_tensors="pt"),
+        ):
+            with contextlib.suppress(TypeError, ValueError):
+                call()
+            assert dict(separate(["dog", "g"], padding=True)) == expected
+            assert separate.decode([5, 3]) == "D </s>"
+
+    def test_threads_do_not_mix_the_sides(self, separate):
+        def work(number):
+            if number % 2:
+                return separate(text_target="D AO G")["input_ids"]
+            return separate("dog")["input_ids"]
+
+        with ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(work, range(400)))
+        assert results == [[4, 6, 5, 3], [5, 4, 6, 3]] * 200
+
+    def test_batch_options_reach_both_sides(self, separate):
+        batch = separate(
+            ["dog", "g"], text_target=["D", "D AO G"], padding=True, padding_side="left", return_tensors="pt"
+        )
+        assert batch["input_ids"].tolist() == [[4, 6, 5, 3], [1, 1, 5, 3]]
+        assert batch["labels"].tolist() == [[1, 1, 5, 3], [5, 4, 6, 3]]
+        cut = separate("dog", text_target="D AO G", truncation=True, max_length=2, max_target_length=3)
+        assert (cut["input_ids"], cut["labels"]) == ([4, 3], [5, 4, 3])
+
+    def test_settings_changed_later_reach_both_sides(self, separate):
+        separate.padding_side = separate.truncation_side = "left"
+        separate.model_max_length = 3
+        batch = separate(["dog", "g"], text_target=["D", "D AO G"], padding=True, truncation=True)
+        assert batch["input_ids"] == [[6, 5, 3], [1, 5, 3]]
+        assert batch["labels"] == [[1, 5, 3], [4, 6, 3]]
+
+    def test_offsets_and_word_ids_are_the_sources(self, separate):
+        encoding = separate("dxg", text_target="D AO", return_offsets_mapping=True)
+        assert encoding["input_ids"] == [4, 0, 5, 3]
+        assert encoding["offset_mapping"] == [(0, 1), (1, 2), (2, 3), (0, 0)]
+        assert encoding.word_ids() == [0, 1, 2, None]
+        assert encoding.tokens() == ["d", "<unk>", "g", "</s>"]
+
+    def test_split_words(self):
+        tokenizer = train_tokenizer("word", ["a b"], ["x y"])
+        encoding = tokenizer([["a", "b"], ["b"]], text_target=[["y"], ["x", "y"]], is_split_into_words=True)
+        assert encoding["input_ids"] == [[4, 5, 3], [5, 3]]
+        assert encoding["labels"] == [[5, 3], [4, 5, 3]]
+
+    def test_neither_text(self, separate):
+        with pytest.raises(ValueError, match="text_target"):
+            separate()
+
+    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda tokenizer: pickle.loads(pickle.dumps(tokenizer))])  # noqa: S301
+    def test_copies(self, separate, clone):
+        twin = clone(separate)
+        assert dict(twin("dog", text_target="D AO G")) == dict(separate("dog", text_target="D AO G"))
+        twin.add_tokens(["new"])
+        assert vocabulary_sizes(twin) == (8, 8)
+        assert vocabulary_sizes(separate) == (7, 7)
+
+    def test_collator(self, separate):
+        features = [dict(separate(source, text_target=target)) for source, target in (("dog", "D"), ("g", "D AO G"))]
+        batch = DataCollatorForSeq2Seq(separate)(features)
+        assert batch["input_ids"].tolist() == [[4, 6, 5, 3], [5, 3, 1, 1]]
+        assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+        assert batch["labels"].tolist() == [[5, 3, -100, -100], [5, 4, 6, 3]]
+
+    def test_ids_of_special_tokens_must_agree(self, separate):
+        backends = [copy.deepcopy(side.backend_tokenizer) for side in tokenizer_sides(separate)]
+        backends[0].add_special_tokens(["<x>", "<end>"])
+        backends[1].add_special_tokens(["<end>"])
+        with pytest.raises(ValueError, match=r"eos_token='<end>' must have the same id .* 8 .* 7"):
+            AttnZooTokenizer(tokenizer_object=backends[0], target_tokenizer_object=backends[1], eos_token="<end>")  # noqa: S106
+
+
+class TestSavingAndLoading:
+    def test_twice_with_added_tokens_and_sides(self, separate, tmp_path):
+        separate.add_special_tokens({"extra_special_tokens": ["<2de>"]})
+        separate.source_tokenizer.add_tokens(["dd"])
+        separate.add_tokens(["raw", AddedToken("whole", single_word=True, lstrip=True, normalized=False)])
+        separate.padding_side = "left"
+        separate(["dog", "g"], text_target=["D", "AO"], padding=True, truncation=True, max_length=4)
+
+        loaded = separate
+        for folder in ("first", "second", "third"):
+            loaded.save_pretrained(tmp_path / folder)
+            loaded = AttnZooTokenizer.from_pretrained(tmp_path / folder)
+            source, target = tokenizer_sides(loaded)
+            assert source.get_added_vocab() == SPECIAL_IDS | {"<2de>": 7, "dd": 8, "raw": 9, "whole": 10}
+            assert target.get_added_vocab() == SPECIAL_IDS | {"<2de>": 7, "raw": 8, "whole": 9}
+            for side, number in ((source, 10), (target, 9)):
+                added = side.added_tokens_decoder[number]
+                assert (added.single_word, added.lstrip, added.rstrip, added.normalized, added.special) == (
+                    True,
+                    True,
+                    False,
+                    False,
+                    False,
+                )
+                assert side.added_tokens_decoder[7].special
+            assert vocabulary_sizes(loaded) == (11, 10)
+            assert (loaded.padding_side, loaded.extra_special_tokens) == ("left", ["<2de>"])
+            assert loaded("<2de>d", text_target="D<2de>raw") == {
+                "input_ids": [7, 4, 3],
+                "attention_mask": [1, 1, 1],
+                "labels": [5, 7, 8, 3],
+            }
+            assert loaded.decode([7, 5, 8, 3], skip_special_tokens=True) == "D raw"
+
+        for name in ("tokenizer.json", "target_tokenizer.json"):
+            first, second, third = ((tmp_path / folder / name).read_bytes() for folder in ("first", "second", "third"))
+            assert first == second == third
+            assert json.loads(first)["padding"] is json.loads(first)["truncation"] is None
+        config = "tokenizer_config.json"
+        assert (tmp_path / "second" / config).read_bytes() == (tmp_path / "third" / config).read_bytes()
+
+    def test_what_is_in_the_folder(self, separate, tmp_path):
+        written = separate.save_pretrained(tmp_path)
+        names = ["target_tokenizer.json", "tokenizer.json", "tokenizer_config.json"]
+        assert sorted(map(os.path.basename, written)) == names
+        assert sorted(os.listdir(tmp_path)) == sorted([*names, "tokenization_attnzoo.py"])
+        assert str(tmp_path) not in (tmp_path / "tokenizer_config.json").read_text()
+
+    def test_vocabulary_alone(self, separate, tmp_path):
+        paths = separate.save_vocabulary(str(tmp_path), "my")
+        assert [os.path.basename(path) for path in paths] == ["my-tokenizer.json", "my-target_tokenizer.json"]
+        loaded = AttnZooTokenizer(*paths, unk_token="<unk>", pad_token="<pad>", eos_token="</s>")  # noqa: S106
+        assert loaded("dog", text_target="G")["labels"] == [6, 3]
+
+    def test_one_side_is_saved_as_a_plain_tokenizer(self, separate, tmp_path):
+        separate.save_pretrained(tmp_path / "both")
+        side = AttnZooTokenizer.from_pretrained(tmp_path / "both").source_tokenizer
+        side.save_pretrained(tmp_path / "source")
+        loaded = AutoTokenizer.from_pretrained(tmp_path / "source")
+        assert type(loaded) is PreTrainedTokenizerFast
+        assert loaded("dog")["input_ids"] == [4, 6, 5, 3]
+
+    def test_a_folder_without_the_target(self, separate, tmp_path):
+        separate.save_pretrained(tmp_path)
+        (tmp_path / "target_tokenizer.json").unlink()
+        with pytest.raises(ValueError, match="target_tokenizer_file"):
+            AttnZooTokenizer.from_pretrained(tmp_path)
+
+    def test_auto_class_with_the_package(self, separate, tmp_path):
+        class TokenizerTestConfig(PreTrainedConfig):
+            model_type = "attnzoo_tokenizer_test"
+
+        AutoConfig.register("attnzoo_tokenizer_test", TokenizerTestConfig, exist_ok=True)
+        AutoTokenizer.register(TokenizerTestConfig, tokenizer_class=AttnZooTokenizer, exist_ok=True)
+        TokenizerTestConfig().save_pretrained(tmp_path)
+        separate.save_pretrained(tmp_path)
+        loaded = AutoTokenizer.from_pretrained(tmp_path)
+        assert type(loaded) is AttnZooTokenizer
+        assert loaded("dog", text_target="G")["labels"] == [6, 3]
+
+        # A shared vocabulary beside a model of the same family stays plain.
+        train_tokenizer("character", ["ab"]).save_pretrained(tmp_path)
+        assert type(AutoTokenizer.from_pretrained(tmp_path)) is PreTrainedTokenizerFast
+
+    def test_auto_class_without_the_package(self, separate, tmp_path):
+        separate.add_tokens(["raw"])
+        separate.save_pretrained(tmp_path / "first")
+        script = """
+import json, pickle, sys
+sys.modules["hf_attnzoo"] = None
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("first", trust_remote_code=True)
+tokenizer.save_pretrained("second")
+tokenizer = AutoTokenizer.from_pretrained("second", trust_remote_code=True)
+tokenizer = pickle.loads(pickle.dumps(tokenizer))
+print(json.dumps({
+    "call": dict(tokenizer("dog", text_target="D raw")),
+    "text": tokenizer.decode([5, 7, 3], skip_special_tokens=True),
+    "source": tokenizer.source_tokenizer.convert_ids_to_tokens([4, 7]),
+    "module": type(tokenizer).__module__.split(".")[0],
+}))
+"""
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+        result = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout.splitlines()[-1]) == {
+            "call": {"input_ids": [4, 6, 5, 3], "attention_mask": [1, 1, 1, 1], "labels": [5, 7, 3]},
+            "text": "D raw",
+            "source": ["d", "raw"],
+            "module": "transformers_modules",
+        }
+        assert (tmp_path / "second" / "tokenization_attnzoo.py").is_file()
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (
+                {"kind": "caracter"},
+                "kind must be one of 'character', 'word', .*got 'caracter'; did you mean 'character'",
+            ),
+            ({"kind": "zzz"}, "kind must be one of .*got 'zzz'$"),
+            ({"kind": None}, "kind must be one of"),
+            ({"kind": ("word",)}, r"kind must be one value or a pair .*got \('word',\)"),
+            ({"kind": ("word", "bpe")}, "kind must be one value for a shared vocabulary, got 'word', 'bpe'"),
+            ({"vocab_size": (9, 8)}, "vocab_size must be one value for a shared vocabulary"),
+            ({"vocab_size": 4}, "vocab_size must be an int of at least 5 for kind='word', got 4"),
+            ({"vocab_size": 260, "kind": "bpe"}, "vocab_size must be an int of at least 261 for kind='bpe', got 260"),
+            ({"vocab_size": "30k"}, "vocab_size must be an int .*got '30k'"),
+            ({"min_frequency": 0}, "min_frequency must be an int of at least 1, got 0"),
+            ({"min_frequency": 9}, "min_frequency=9: nothing in the texts"),
+            ({"source_texts": []}, "source_texts must hold at least one text"),
+            ({"source_texts": iter(())}, "source_texts must hold at least one text"),
+            ({"source_texts": ["", " \n"]}, "nothing in the texts"),
+            ({"source_texts": "a text"}, "source_texts must be an iterable of texts, got one string: 'a text'"),
+            ({"source_texts": ["a", None]}, "source_texts must hold strings, got None as text number 2"),
+            ({"target_texts": []}, "target_texts must hold at least one text"),
+            ({"target_texts": [], "shared": True}, "target_texts must hold at least one text"),
+            ({"target_texts": ["a"], "vocab_size": (9, 4)}, "vocab_size must be an int of at least 5 .*got 4"),
+            ({"shared": False}, "shared=False needs target_texts"),
+        ],
+    )
+    def test_names_argument_value_and_limit(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            train_tokenizer(**{"kind": "word", "source_texts": ["a"]} | arguments)
+
+    def test_both_vocabularies_are_needed(self):
+        with pytest.raises(ValueError, match="target_tokenizer_object and target_tokenizer_file are both None"):
+            AttnZooTokenizer(tokenizer_object=train_tokenizer("word", ["a"]).backend_tokenizer)
