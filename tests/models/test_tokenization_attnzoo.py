@@ -414,7 +414,7 @@ class TestSavingAndLoading:
         separate.save_pretrained(tmp_path / "both")
         side = AttnZooTokenizer.from_pretrained(tmp_path / "both").source_tokenizer
         side.save_pretrained(tmp_path / "source")
-        loaded = AutoTokenizer.from_pretrained(tmp_path / "source")
+        loaded = AutoTokenizer.from_pretrained(tmp_path / "source", trust_remote_code=True)
         assert type(loaded) is PreTrainedTokenizerFast
         assert loaded("dog")["input_ids"] == [4, 6, 5, 3]
 
