@@ -1,0 +1,51 @@
+"""Data: readers and generators that give `datasets.Dataset`s of `source` and `target`, and batches made of them.
+
+Names load when first used: `import hf_attnzoo.data` imports neither torch nor datasets.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .batching import TokenBudgetBatchSampler, token_lengths
+    from .collators import Seq2SeqCollator, tokenize_pairs
+    from .dates import locale_names
+    from .readers import load_pairs
+    from .sources import SOURCES, load_source
+    from .splits import SPLITS, split_of
+
+_HOMES = {
+    "load_source": "sources",
+    "SOURCES": "sources",
+    "load_pairs": "readers",
+    "locale_names": "dates",
+    "SPLITS": "splits",
+    "split_of": "splits",
+    "tokenize_pairs": "collators",
+    "Seq2SeqCollator": "collators",
+    "TokenBudgetBatchSampler": "batching",
+    "token_lengths": "batching",
+}
+
+__all__ = [
+    "load_source",
+    "SOURCES",
+    "load_pairs",
+    "locale_names",
+    "SPLITS",
+    "split_of",
+    "tokenize_pairs",
+    "Seq2SeqCollator",
+    "TokenBudgetBatchSampler",
+    "token_lengths",
+]
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,200 @@
+"""From pairs of texts to token ids, and from rows of ids to padded tensors."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from .batching import token_lengths
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Seq2SeqCollator:
+    """Pads rows of token ids to one batch.
+
+    transformers' `DataCollatorForSeq2Seq` pads labels on the tokenizer's padding side, which in front of a target
+    would train the decoder to start with nothing, and fails on columns of text; otherwise this does the same.
+
+    Args:
+        tokenizer: gives `pad_token_id`, and `padding_side` for the source.
+        model: if it has `prepare_decoder_input_ids_from_labels`, the batch gets `decoder_input_ids`, as label
+            smoothing in `Trainer` needs them.
+        max_source_length: longest source allowed, in tokens. None: no limit.
+        max_target_length: longest target allowed, in tokens. None: no limit.
+        pad_to_multiple_of: round both lengths up, for tensor cores.
+
+    Returns of a call:
+        `input_ids` and `attention_mask`, shape `(B, S)`; `labels`, shape `(B, T)`, padded on the right with -100,
+        if the rows have them. Other columns are left out.
+
+    Raises:
+        ValueError: no pad token, no rows, an empty source, a row longer than the limit.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    model: Any = None
+    max_source_length: int | None = None
+    max_target_length: int | None = None
+    pad_to_multiple_of: int | None = None
+
+    def __post_init__(self):
+        if self.tokenizer.pad_token_id is None:
+            raise ValueError("tokenizer has no pad_token_id, so rows of unequal length cannot make a batch")
+        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
+            raise ValueError(f"pad_to_multiple_of={self.pad_to_multiple_of} must be at least 1")
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        if len(rows) == 0:
+            raise ValueError("rows is empty: a batch needs at least one row")
+        sources = self._column(rows, "input_ids", self.max_source_length, "max_source_length")
+        if "attention_mask" in rows[0]:
+            masks = [torch.as_tensor(row["attention_mask"], dtype=torch.long) for row in rows]
+        else:
+            masks = [torch.ones_like(source) for source in sources]
+        side = self.tokenizer.padding_side
+        batch = {
+            "input_ids": self._pad(sources, self.tokenizer.pad_token_id, side),
+            "attention_mask": self._pad(masks, 0, side),
+        }
+        if "labels" in rows[0]:
+            labels = self._column(rows, "labels", self.max_target_length, "max_target_length")
+            batch["labels"] = self._pad(labels, -100, "right")
+            if hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
+                batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+        return batch
+
+    def _column(self, rows: Sequence[Mapping[str, Any]], name: str, limit: int | None, argument: str) -> list[Tensor]:
+        tensors = []
+        for i, row in enumerate(rows):
+            ids = torch.as_tensor(row[name], dtype=torch.long)
+            if len(ids) == 0:
+                raise ValueError(f"{name} of row {i} in the batch is empty")
+            if limit is not None and len(ids) > limit:
+                raise ValueError(f"{name} of row {i} in the batch has {len(ids)} tokens, more than {argument}={limit}")
+            tensors.append(ids)
+        return tensors
+
+    def _pad(self, rows: list[Tensor], value: int, side: str) -> Tensor:
+        batch = pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
+        missing = -batch.shape[1] % (self.pad_to_multiple_of or 1)
+        return pad(batch, (missing, 0) if side == "left" else (0, missing), value=value)
+
+
+def tokenize_pairs(
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_source_length: int | None = None,
+    max_target_length: int | None = None,
+    on_too_long: str = "raise",
+    num_proc: int | None = None,
+) -> Dataset:
+    """Token ids of a dataset of `source` and `target`; nothing is cut without a word.
+
+    Args:
+        dataset: string columns `source` and `target`.
+        tokenizer: called as `tokenizer(source, text_target=target)`.
+        max_source_length: most tokens of a source, `</s>` included. None: no limit.
+        max_target_length: most tokens of a target, `</s>` included. None: no limit.
+        on_too_long: what to do about longer rows: `raise`; `skip` them with a warning and a count; `truncate` them
+            with a warning and a count, keeping the special token at the end.
+        num_proc: processes to tokenize with.
+
+    Returns:
+        A dataset of `input_ids`, `labels` and `length`, the sum of their lengths.
+
+    Raises:
+        ValueError: a bad argument, a row too long for `on_too_long="raise"`, a row without tokens, or no row left.
+    """
+    if on_too_long not in ("raise", "skip", "truncate"):
+        raise ValueError(f"on_too_long={on_too_long!r} must be 'raise', 'skip' or 'truncate'")
+    if not isinstance(dataset, Dataset):
+        raise ValueError(
+            f"dataset is {type(dataset).__name__}: only a datasets.Dataset, in full, can be tokenized here"
+        )
+    missing = {"source", "target"} - set(dataset.column_names)
+    if missing:
+        raise ValueError(f"dataset has no column {min(missing)!r}; columns found: {', '.join(dataset.column_names)}")
+    limits = {"input_ids": max_source_length, "labels": max_target_length}
+    for argument, limit in (("max_source_length", max_source_length), ("max_target_length", max_target_length)):
+        if limit is not None and limit < 1:
+            raise ValueError(f"{argument}={limit} must be at least 1")
+
+    if len(dataset) == 0:
+        raise ValueError("dataset is empty")
+    tokens = dataset.map(
+        _tokenize,
+        batched=True,
+        fn_kwargs={"tokenizer": tokenizer},
+        remove_columns=dataset.column_names,
+        num_proc=num_proc,
+        desc="Tokenizing",
+    )
+    lengths = {column: token_lengths(tokens, column) for column in limits}
+    for column, length in lengths.items():
+        if len(length) and length.min() == 0:
+            raise ValueError(f"row {int(length.argmin())}: the tokenizer makes no token of it in {column}")
+    too_long = np.zeros(len(tokens), dtype=bool)
+    for column, limit in limits.items():
+        if limit is not None:
+            too_long |= lengths[column] > limit
+    count = int(too_long.sum())
+    if count:
+        row = int(too_long.argmax())
+        message = (
+            f"row {row} has {lengths['input_ids'][row]} source and {lengths['labels'][row]} target tokens, with"
+            f" max_source_length={max_source_length}, max_target_length={max_target_length}"
+        )
+        if on_too_long == "raise":
+            raise ValueError(f"{message} ({count} of {len(tokens)} rows are too long)")
+        logger.warning("%s: such rows are %s, %d of %d", message, _DONE[on_too_long], count, len(tokens))
+        if on_too_long == "skip":
+            if count == len(tokens):
+                raise ValueError(f"no row is left, all are too long: {message}")
+            tokens = tokens.select(np.flatnonzero(~too_long))
+        else:
+            tokens = tokens.map(
+                _truncate,
+                batched=True,
+                fn_kwargs={"limits": limits, "special": set(tokenizer.all_special_ids)},
+                num_proc=num_proc,
+                desc="Truncating",
+            )
+    return tokens
+
+
+_DONE = {"skip": "skipped", "truncate": "truncated"}
+
+
+def _tokenize(batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+    # Lengths are judged below, so the tokenizer need not warn of them
+    encoded = tokenizer(batch["source"], text_target=batch["target"], verbose=False)
+    ids, labels = encoded["input_ids"], encoded["labels"]
+    return {"input_ids": ids, "labels": labels, "length": _total(ids, labels)}
+
+
+def _truncate(batch: dict[str, list], limits: dict[str, int | None], special: set[int]) -> dict[str, list]:
+    cut = {}
+    for column, limit in limits.items():
+        cut[column] = [
+            ids
+            if limit is None or len(ids) <= limit
+            else ids[: limit - 1] + ids[-1:]
+            if ids[-1] in special
+            else ids[:limit]
+            for ids in batch[column]
+        ]
+    return cut | {"length": _total(cut["input_ids"], cut["labels"])}
+
+
+def _total(ids: list[list[int]], labels: list[list[int]]) -> list[int]:
+    return [len(source) + len(target) for source, target in zip(ids, labels, strict=True)]

@@ -1,0 +1,244 @@
+"""One reader for each file format: rows with their line, good and bad alike. `readers.load_pairs` judges them."""
+
+import contextlib
+import csv
+import gzip
+import json
+import logging
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+logger = logging.getLogger(__name__)
+
+Column = str | int | None
+
+SUFFIXES = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+
+
+class Row(NamedTuple):
+    """A pair as found, or what is wrong with it.
+
+    Lines count from 1; `side` is 1 where the fault lies in the target's file.
+    """
+
+    line: int
+    source: object = None
+    target: object = None
+    problem: str | None = None
+    side: int = 0
+
+
+def format_of(path: Path) -> str | None:
+    """The format that a file's name tells, `.gz` aside; None if it tells none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    return SUFFIXES.get(suffixes[-1]) if suffixes else None
+
+
+def choose_columns(columns: Sequence[str], source: Column, target: Column, where: str) -> tuple[int, int]:
+    """Positions of source and target among a table's columns.
+
+    In order: the columns asked for (by name, by the language of a `translation` column, or by number from 0); those
+    named `source` and `target`; the only two columns there are, the first being the source.
+
+    Raises:
+        ValueError: no such column, or more than one way to choose; the columns found are listed.
+    """
+    found = f"columns found: {', '.join(map(repr, columns)) or 'none'}"
+
+    def position(argument: str, column: str | int) -> int:
+        if isinstance(column, int) and not isinstance(column, bool):
+            if 0 <= column < len(columns):
+                return column
+            raise ValueError(f"{where}: {argument}={column} is outside 0..{len(columns) - 1}; {found}")
+        matches = [i for i, name in enumerate(columns) if name == column]
+        matches = matches or [i for i, name in enumerate(columns) if name == f"translation.{column}"]
+        if len(matches) != 1:
+            what = "no column has that name" if not matches else "more than one column has that name"
+            raise ValueError(f"{where}: {argument}={column!r}: {what}; {found}")
+        return matches[0]
+
+    if source is None and target is None and {"source", "target"} <= set(columns):
+        source, target = "source", "target"
+    if source is not None and target is not None:
+        chosen = position("source_column", source), position("target_column", target)
+        if chosen[0] == chosen[1]:
+            raise ValueError(f"{where}: source_column={source!r} and target_column={target!r} are one column; {found}")
+        return chosen
+    # The languages of a `translation` column are stored in no meaningful order
+    ordered = len(columns) == 2 and not any(name.startswith("translation.") for name in columns)
+    if len(columns) == 2 and source is not None:
+        index = position("source_column", source)
+        return index, 1 - index
+    if len(columns) == 2 and target is not None:
+        index = position("target_column", target)
+        return 1 - index, index
+    if ordered:
+        return 0, 1
+    raise ValueError(f"{where}: say which columns are meant with source_column= and target_column=; {found}")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a UTF-8 file, plain or gzip, without their ends.
+
+    Only `\\n` and `\\r\\n` end a line: text may hold U+2028 and its like. A byte-order mark is dropped. Bytes that are
+    not UTF-8 come through as lone surrogates, for the judge of the row to find.
+    """
+    with contextlib.ExitStack() as stack:
+        handle = stack.enter_context(path.open("rb"))
+        start = handle.peek(4)[:4]
+        if start.startswith(b"\x1f\x8b"):
+            handle = stack.enter_context(gzip.GzipFile(fileobj=handle))
+        number = 0
+        try:
+            for raw in handle:
+                number += 1
+                if number == 1:
+                    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                        raise ValueError(f"{path}:1: this is UTF-16; save the file as UTF-8")
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                yield number, raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path}:{number + 1}: the gzip data is damaged or cut short ({error})") from error
+
+
+def read_parallel(source_path: Path, target_path: Path) -> Iterator[Row]:
+    """Two files, a line of one belonging to the same line of the other."""
+    lines = zip_longest((text for _, text in read_lines(source_path)), (text for _, text in read_lines(target_path)))
+    for number, (source, target) in enumerate(lines, start=1):
+        if source is None:
+            yield Row(number, problem=f"no line here, but {target_path} goes on: are they parallel?")
+        elif target is None:
+            yield Row(number, problem=f"no line here, but {source_path} goes on: are they parallel?", side=1)
+        else:
+            yield Row(number, source, target)
+
+
+def read_table(path: Path, kind: str, header: bool | None, source: Column, target: Column) -> Iterator[Row]:
+    """TSV or CSV. With `header=None` the first line is a header if it holds the names of both columns.
+
+    Raises:
+        ValueError: no telling which columns are meant, or a name asked for that the first line does not have.
+    """
+    records = (record for record in (_tsv if kind == "tsv" else _csv)(path) if record[1] != [""])
+    number, first = next(records, (0, None))
+    if first is None:
+        raise ValueError(f"{path}: the file has no rows")
+    if isinstance(first, str):
+        raise ValueError(f"{path}:{number}: {first}")
+    where = f"{path}:{number}"
+    by_name = [column for column in (source, target) if isinstance(column, str)]
+    if by_name and header is False:
+        raise ValueError(f"{where}: column names {by_name} need a header line, but header=False")
+    asked = header is not None
+    if not asked:
+        header = bool(by_name) or {"source", "target"} <= set(first)
+    if header:
+        indices = choose_columns(first, source, target, where)
+    else:
+        numbers = [str(i) for i in range(len(first))]
+        indices = choose_columns(numbers, source, target, f"{where} (no header, so columns have numbers)")
+        if not asked:
+            logger.warning("%s: read as data, not as a header: %r. Say header=True or False to be sure.", where, first)
+        records = chain([(number, first)], records)
+    for number, cells in records:
+        if isinstance(cells, str):
+            yield Row(number, problem=cells)
+        elif len(cells) != len(first):
+            yield Row(number, problem=f"{len(cells)} columns, expected {len(first)}")
+        else:
+            yield Row(number, cells[indices[0]], cells[indices[1]])
+
+
+def read_jsonl(path: Path, source: Column, target: Column) -> Iterator[Row]:
+    """One JSON object a line; a `translation` object inside it counts as columns named by language."""
+    for argument, column in (("source_column", source), ("target_column", target)):
+        if isinstance(column, int):
+            raise ValueError(f"{path}: {argument}={column}: columns of JSON have names, not numbers")
+    names = None
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            yield Row(number, problem=f"broken JSON: {error.msg} at character {error.pos + 1}")
+            continue
+        except (ValueError, RecursionError) as error:
+            yield Row(number, problem=f"broken JSON: {error}")
+            continue
+        if not isinstance(record, dict):
+            yield Row(number, problem=f"a JSON object is expected, not {type(record).__name__}")
+            continue
+        record = flatten(record)
+        if names is None:
+            columns = list(record)
+            names = [columns[i] for i in choose_columns(columns, source, target, f"{path}:{number}")]
+        missing = [name for name in names if name not in record]
+        if missing:
+            yield Row(number, problem=f"no {missing[0]!r} here; columns found: {', '.join(map(repr, record))}")
+        else:
+            yield Row(number, record[names[0]], record[names[1]])
+
+
+def read_parquet(path: Path, source: Column, target: Column) -> Iterator[Row]:
+    """A Parquet file; lines are rows, counted from 1."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            columns = file.schema_arrow.empty_table().flatten().column_names
+            names = [columns[i] for i in choose_columns(columns, source, target, str(path))]
+            number = 0
+            for batch in file.iter_batches(columns=names):
+                table = pyarrow.Table.from_batches([batch]).flatten()
+                for pair in zip(*(table[name].to_pylist() for name in names), strict=True):
+                    number += 1
+                    yield Row(number, *pair)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: not a Parquet file that can be read ({error})") from error
+
+
+def flatten(record: dict) -> dict:
+    """A row with the languages of its `translation` column, if it has one, as columns `translation.<language>`."""
+    if not isinstance(record.get("translation"), dict):
+        return record
+    flat = {name: value for name, value in record.items() if name != "translation"}
+    return flat | {f"translation.{language}": text for language, text in record["translation"].items()}
+
+
+def _tsv(path: Path) -> Iterator[tuple[int, list[str] | str]]:
+    # A quote is text in TSV: the csv module could only be told not to act on it, and limits the length of a field
+    for number, line in read_lines(path):
+        yield number, line.split("\t")
+
+
+def _csv(path: Path) -> Iterator[tuple[int, list[str] | str]]:
+    reader = csv.reader(_with_ends(read_lines(path)), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            record = f"broken CSV: {error}"
+        yield number, record or [""]
+
+
+def _with_ends(lines: Iterable[tuple[int, str]]) -> Iterator[str]:
+    # The csv module keeps a line end inside quotes, if it is given one
+    for _, line in lines:
+        yield line + "\n"

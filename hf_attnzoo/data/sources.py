@@ -1,0 +1,52 @@
+"""The table of built-in sources, and the one door to them, to files and to the Hub."""
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable
+
+from datasets import Dataset, IterableDataset
+
+from .dates import dates
+from .readers import load_pairs
+from .sequences import copy, reverse
+
+SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy}
+"""Built-in sources by name: functions of `(split, size, ...)`."""
+
+
+def load_source(name_or_path: str | os.PathLike, split: str | None = None, **options) -> Dataset | IterableDataset:
+    """A dataset of `source` and `target` from a built-in source, a file, a folder or the Hub.
+
+    Args:
+        name_or_path: a name in `SOURCES`, which goes before a file of that name (write `./dates` for the file), or
+            whatever `load_pairs` reads.
+        split: `train`, `validation` or `test`; see `load_pairs` for what it means for a file.
+        **options: the other arguments of the source's function, or of `load_pairs`.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        ValueError: an option that the source does not have (the nearest one is named), or that it needs and lacks,
+            or whatever the source itself refuses.
+    """
+    name = os.fspath(name_or_path)
+    if name in SOURCES:
+        source, given, what = SOURCES[name], {"split": split}, f"source {name!r}"
+    else:
+        source, given, what = load_pairs, {"path": name, "split": split}, f"{name!r}, read as a file or dataset,"
+    parameters = inspect.signature(source).parameters
+    known = [parameter for parameter in parameters if parameter not in given]
+    for option in options:
+        if option not in known:
+            nearest = difflib.get_close_matches(option, known, n=1, cutoff=0)[0]
+            raise ValueError(f"{what} has no option {option!r}; did you mean {nearest!r}? It has {', '.join(known)}")
+    for option in known:
+        if parameters[option].default is inspect.Parameter.empty and option not in options:
+            raise ValueError(f"{what} needs the option {option!r}")
+    try:
+        return source(**given, **options)
+    except FileNotFoundError as error:
+        nearest = difflib.get_close_matches(name, SOURCES, n=1)
+        if not nearest:
+            raise
+        raise FileNotFoundError(f"{error}; did you mean the built-in source {nearest[0]!r}?") from error
