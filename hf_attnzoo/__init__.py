@@ -1,0 +1,60 @@
+"""hf_attnzoo: the attention models, from RNNsearch to GPT and BERT, as first-class citizens of transformers.
+
+Importing this package makes every family known to `AutoConfig`, `AutoModel...`, `AutoTokenizer` and `pipeline`. It is
+quick: torch is imported when something needs it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .registry import FAMILIES, Family, register
+
+if TYPE_CHECKING:
+    from .attention_maps import AttentionMap, attention_map
+    from .models.configuration_rnnsearch import RNNSearchConfig
+    from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
+    from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
+    from .pipelines import TranslationPipeline
+
+__version__ = "0.1.0"
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "RNNSearchConfig",
+    "RNNSearchModel",
+    "RNNSearchForConditionalGeneration",
+    "AttnZooTokenizer",
+    "train_tokenizer",
+    "TranslationPipeline",
+    "AttentionMap",
+    "attention_map",
+]
+
+_LAZY = {
+    "AttentionMap": "attention_maps",
+    "attention_map": "attention_maps",
+    "AttnZooTokenizer": "models.tokenization_attnzoo",
+    "train_tokenizer": "models.tokenization_attnzoo",
+    "TranslationPipeline": "pipelines",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    # Dunder names are asked for by all kinds of tools, and are no reason to load a model.
+    if not name.startswith("_"):
+        for family in FAMILIES.values():
+            if name == family.config:
+                return family.config_class
+            for auto_class, class_name in family.config_class.auto_classes.items():
+                if name == class_name:
+                    return family.model_class(auto_class)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+register()

@@ -73,7 +73,7 @@ def _additive_scores(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
 
 
 class _AdditiveScores(torch.autograd.Function):
-    """`_additive_scores` that computes the `(B, Q, S, A)` block a second time in the backward pass instead of keeping it.
+    """`_additive_scores` that makes its `(B, Q, S, A)` block a second time in the backward pass instead of keeping it.
 
     One such block per decoding step is most of the memory of a training step, and a cheap thing to compute again.
     """
@@ -135,7 +135,7 @@ class AdditiveAttention(nn.Module):
             Contexts `(B, Q, key_size)` and weights `(B, Q, S)`.
         """
         weights = masked_softmax(additive_scores(self.query_proj(query), keys, self.v), mask)
-        return attend(weights, values.to(weights.dtype)), weights
+        return attend(weights.to(values.dtype), values), weights
 
     def initialize(self) -> None:
         """`W_a, U_a ~ N(0, 0.001^2)` and `v = 0` (Bahdanau et al. 2015, appendix B.1): attention starts uniform."""

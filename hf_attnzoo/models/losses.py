@@ -18,8 +18,8 @@ def token_cross_entropy(
 ) -> Tensor:
     """Cross-entropy of a vocabulary head, computed only where there is something to predict.
 
-    Positions labelled -100 never reach the head, and neither the logits of the others nor their gradient exist at once:
-    both are made and used up in chunks of `chunk_size` positions.
+    Positions labelled -100 never reach the head, and the logits of the others never exist all at once: they are made
+    and used up, gradient included, in chunks of `chunk_size` positions.
 
     Args:
         hidden: what the head reads, shape `(..., D)`.

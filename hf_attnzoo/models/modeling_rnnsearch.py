@@ -16,7 +16,7 @@ from .attention import AdditiveAttention
 from .configuration_rnnsearch import RNNSearchConfig
 from .losses import token_cross_entropy
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
-from .recurrence import Carry, GRUCell, GRULayer, RecurrentCache, scan, take_positions
+from .recurrence import Carry, GRUCell, GRULayer, RecurrentCache, Stepped, scan, take_positions
 from .seq2seq import (
     EncoderOutput,
     SharedSourceGenerationMixin,
@@ -141,15 +141,21 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
         self.cells = nn.ModuleList(GRUCell(size, config.reset_after) for _ in range(config.num_decoder_layers))
         # What an upper layer reads is the state below it.
         self.upper_projs = nn.ModuleList(nn.Linear(size, 3 * size) for _ in range(config.num_decoder_layers - 1))
-        self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, gates: Tensor, keys: Tensor | None, values: Tensor | None, mask: Tensor | None, *states: Tensor
+        self,
+        gates: Tensor,
+        noise: Tensor | None,
+        keys: Tensor | None,
+        values: Tensor | None,
+        mask: Tensor | None,
+        *states: Tensor,
     ) -> tuple[Tensor | None, ...]:
         """From the states s_{i-1} of all layers to those of step i.
 
         Args:
             gates: what the previous word (and a fixed context) contribute to the first layer's gates, shape `(R, 3H)`.
+            noise: factors on what the upper layers read, shape `(R, layers - 1, H)`, or None.
             keys: projected annotations, shape `(B, S, A)`; None without attention, as are `values` and `mask`.
             values: annotations, shape `(B, S, D)`.
             mask: True where a source position is real, shape `(B, S)`.
@@ -166,8 +172,9 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
             context, weights = context.flatten(0, 1), weights.flatten(0, 1)
             gates = gates + self.context_proj(context)
         new_states = [self.cells[0](gates, states[0])]
-        for project, cell, state in zip(self.upper_projs, self.cells[1:], states[1:], strict=True):
-            new_states.append(cell(project(self.dropout(new_states[-1])), state))
+        for index, (project, cell) in enumerate(zip(self.upper_projs, self.cells[1:], strict=True)):
+            below = new_states[-1] if noise is None else new_states[-1] * noise[:, index]
+            new_states.append(cell(project(below), states[index + 1]))
         return context, weights, *new_states
 
 
@@ -231,14 +238,20 @@ class RNNSearchDecoder(nn.Module):
             context = memory["context"].repeat_interleave(rows // memory["context"].shape[0], dim=0)[:, None]
             gates = gates + self.fixed_context_proj(context)
 
-        def step(carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
-            *seen, new_states = self._step(inputs[0], keys, values, mask, carry)
-            if attention_mask is not None:
-                real = inputs[1][:, None]
-                new_states = tuple(torch.where(real, new, old) for new, old in zip(new_states, carry, strict=True))
-            return new_states, (carry[-1], *seen, *(new_states if output_hidden_states else ()))
+        noise = self.layer_noise(gates)
 
-        steps = (gates,) if attention_mask is None else (gates, attention_mask.bool())
+        def step(carry: Carry, inputs: Carry) -> Stepped:
+            gates, *extra = inputs
+            factors = None if noise is None else extra.pop(0)
+            context, weights, *new_states = self.step(gates, factors, keys, values, mask, *carry)
+            if attention_mask is not None:
+                real = extra.pop(0)[:, None]
+                new_states = [torch.where(real, new, old) for new, old in zip(new_states, carry, strict=True)]
+            seen = () if context is None else (context, weights)
+            return tuple(new_states), (carry[-1], *seen, *(new_states if output_hidden_states else ()))
+
+        real = None if attention_mask is None else attention_mask.bool()
+        steps = tuple(tensor for tensor in (gates, noise, real) if tensor is not None)
         states, (queries, *rest) = scan(step, states, steps)
         if cache is not None:
             cache.memory.update(memory)
@@ -253,11 +266,19 @@ class RNNSearchDecoder(nn.Module):
         maxout = torch.maximum(*readout.chunk(2, dim=-1))
         return self.dropout(maxout), weights, (embeds, *rest) if output_hidden_states else None
 
-    def _step(
-        self, gates: Tensor, keys: Tensor, values: Tensor, mask: Tensor, states: Carry
-    ) -> tuple[Tensor | Carry, ...]:
-        context, weights, *states = self.step(gates, keys, values, mask, *states)
-        return (tuple(states),) if context is None else (context, weights, tuple(states))
+    def layer_noise(self, like: Tensor) -> Tensor | None:
+        """Dropout between layers, drawn for all steps at once: what runs inside the loop has no chance in it.
+
+        Args:
+            like: tensor of shape `(R, T, ...)`.
+
+        Returns:
+            Factors of shape `(R, T, layers - 1, H)`, or None where nothing is dropped.
+        """
+        layers = self.config.num_decoder_layers
+        if not self.training or self.config.dropout == 0 or layers == 1:
+            return None
+        return self.dropout(like.new_ones(*like.shape[:2], layers - 1, self.config.hidden_size))
 
     def remember(self, annotations: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """What decoding reads of the source, made once per sentence and shared by its beams.
@@ -267,8 +288,8 @@ class RNNSearchDecoder(nn.Module):
             mask: True where a position is real, shape `(B, S)`.
 
         Returns:
-            `keys` `(B, S, A)`, `values` `(B, S, D)` and `mask`; without attention `context` `(B, D)`, the last state in
-            each direction.
+            `keys` `(B, S, A)`, `values` `(B, S, D)` and `mask`; without attention `context` `(B, D)`, the last state
+            in each direction.
         """
         if self.config.attention == "additive":
             return {"keys": self.step.attention.key_proj(annotations), "values": annotations, "mask": mask}

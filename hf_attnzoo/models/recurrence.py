@@ -11,7 +11,9 @@ from transformers.cache_utils import CacheLayerMixin
 from .wrapping import is_plain_linear
 
 Carry = tuple[Tensor, ...]
-Step = Callable[[Carry, Carry], tuple[Carry, Carry]]
+# Named here, since a tracer can't evaluate such an annotation on a function defined inside what it traces.
+Stepped = tuple[Carry, Carry]
+Step = Callable[[Carry, Carry], Stepped]
 
 
 def scan(step: Step, carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
@@ -31,12 +33,16 @@ def scan(step: Step, carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
     if torch.compiler.is_compiling():
         from torch._higher_order_ops.scan import scan as scan_operator
 
-        def traced_step(carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
-            carry, outputs = step(carry, inputs)
-            # The operator forbids an output that shares memory with another tensor of the step.
-            return tuple(t.clone() for t in carry), tuple(t.clone() for t in outputs)
+        def fresh(tensors: Carry) -> Carry:
+            # The operator wants a carry of one layout, and outputs that share memory with nothing else in the step.
+            return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors)
 
-        carry, outputs = scan_operator(traced_step, carry, tuple(t.transpose(0, 1) for t in inputs), dim=0)
+        def traced_step(carry: Carry, inputs: Carry) -> Stepped:
+            carry, outputs = step(carry, inputs)
+            return fresh(carry), fresh(outputs)
+
+        by_time = tuple(tensor.transpose(0, 1) for tensor in inputs)
+        carry, outputs = scan_operator(traced_step, fresh(carry), by_time, dim=0)
         return carry, tuple(output.transpose(0, 1) for output in outputs)
     collected = []
     for time_step in zip(*(tensor.unbind(dim=1) for tensor in inputs), strict=True):
@@ -53,8 +59,8 @@ class GRUCell(nn.Module):
         r = sigmoid(W_r x + U_r h)    z = sigmoid(W_z x + U_z h)    n = tanh(W x + r * (U h))
         h' = (1 - z) * n + z * h
 
-    With `reset_after=False`, the form of the papers, it acts on the state itself: `n = tanh(W x + U (r * h))`. PyTorch's
-    update gate is kept in both: `z` here is the `1 - z` of the papers, the same family of functions since
+    With `reset_after=False`, the form of the papers, it acts on the state itself: `n = tanh(W x + U (r * h))`. Both
+    keep PyTorch's update gate: `z` here is the `1 - z` of the papers, the same family of functions, since
     `1 - sigmoid(a) = sigmoid(-a)`.
 
     The input projections do not depend on the state and are made by the caller, for all steps at once.
@@ -170,7 +176,7 @@ class GRULayer(nn.Module):
     def _scanned(self, inputs: Tensor) -> Tensor:
         gates = self.input_proj(inputs)
 
-        def step(carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
+        def step(carry: Carry, inputs: Carry) -> Stepped:
             hidden = self.cell(inputs[0], carry[0])
             return (hidden,), (hidden,)
 
@@ -195,8 +201,8 @@ def take_positions(tensor: Tensor, order: Tensor) -> Tensor:
 class RecurrentCacheLayer(CacheLayerMixin):
     """What a recurrent decoder remembers between calls, as named tensors.
 
-    `states` follow the hypotheses, shape `(B * beams, ...)`; `memory` belongs to the source sentences, shape `(B, ...)`,
-    and is the same for all hypotheses of a sentence.
+    `states` follow the hypotheses, shape `(B * beams, ...)`; `memory` belongs to the source sentences, shape
+    `(B, ...)`, and is the same for all hypotheses of a sentence.
     """
 
     is_compileable = False

@@ -1,5 +1,5 @@
-"""The plumbing that encoder-decoders share: shifted labels, source masks, two vocabularies, and generation in which the
-hypotheses of a sentence share one source."""
+"""The plumbing that encoder-decoders share: shifted labels, source masks, two vocabularies, and generation in which
+the hypotheses of a sentence share one source."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,0 +1,185 @@
+"""The table of families, and how transformers comes to know them.
+
+A new family is a new row. Nothing here imports torch until transformers itself does: each part of the table is told to
+transformers when the registry it belongs in is imported, or at once if that has happened already.
+"""
+
+import importlib
+import importlib.abc
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row of the table.
+
+    Args:
+        name: `configuration_<name>.py` and `modeling_<name>.py` hold the family.
+        config: class name of its configuration, which itself names the model classes (`auto_classes`).
+        paper: where it comes from.
+        summary: what it is, in a few words.
+        task: what recipes train it for, and what its data looks like; `"seq2seq"` is pairs of texts.
+        pipelines: tasks of `transformers.pipeline` that it serves.
+        head: auto class that recipes and commands load it by.
+    """
+
+    name: str
+    config: str
+    paper: str
+    summary: str
+    task: str
+    pipelines: tuple[str, ...]
+    head: str
+
+    @property
+    def config_class(self) -> type:
+        """The configuration class."""
+        return getattr(importlib.import_module(f"hf_attnzoo.models.configuration_{self.name}"), self.config)
+
+    def model_class(self, auto_class: str) -> type:
+        """The model class behind one of transformers' auto classes.
+
+        Args:
+            auto_class: such as `"AutoModelForSeq2SeqLM"`.
+        """
+        config = self.config_class
+        module = importlib.import_module(f"hf_attnzoo.models.{config.modeling_module}")
+        return getattr(module, config.auto_classes[auto_class])
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family(
+            name="rnnsearch",
+            config="RNNSearchConfig",
+            paper="Bahdanau, Cho and Bengio (2015)",
+            summary="recurrent encoder-decoder with additive attention, and its fixed-vector baseline",
+            task="seq2seq",
+            pipelines=("attnzoo-translation",),
+            head="AutoModelForSeq2SeqLM",
+        ),
+    )
+}
+
+# task -> module and class of the pipeline, and the auto class it loads
+PIPELINES: dict[str, tuple[str, str, str]] = {
+    "attnzoo-translation": ("hf_attnzoo.pipelines.translation", "TranslationPipeline", "AutoModelForSeq2SeqLM"),
+}
+
+
+def _link_config(family: Family) -> Callable[[ModuleType, ModuleType], None]:
+    def link(auto: ModuleType, ours: ModuleType) -> None:
+        config_class = getattr(ours, family.config)
+        auto.AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+        # Registered for an auto class, a configuration, model or tokenizer saves its code beside it.
+        config_class.register_for_auto_class()
+
+    return link
+
+
+def _link_models(family: Family) -> Callable[[ModuleType, ModuleType], None]:
+    def link(auto: ModuleType, ours: ModuleType) -> None:
+        for auto_class, name in family.config_class.auto_classes.items():
+            model_class = getattr(ours, name)
+            getattr(auto, auto_class).register(family.config_class, model_class, exist_ok=True)
+            model_class.register_for_auto_class(auto_class)
+
+    return link
+
+
+def _link_tokenizer(auto: ModuleType, ours: ModuleType) -> None:
+    ours.AttnZooTokenizer.register_for_auto_class("AutoTokenizer")
+    for family in FAMILIES.values():
+        auto.AutoTokenizer.register(family.config_class, tokenizer_class=ours.AttnZooTokenizer, exist_ok=True)
+
+
+def _link_pipeline(task: str, name: str, auto_class: str) -> Callable[[ModuleType, ModuleType], None]:
+    def link(pipelines: ModuleType, ours: ModuleType) -> None:
+        import transformers
+
+        pipelines.PIPELINE_REGISTRY.register_pipeline(
+            task, pipeline_class=getattr(ours, name), pt_model=getattr(transformers, auto_class), type="text"
+        )
+
+    return link
+
+
+# (module of transformers that holds a registry, module of ours that belongs in it, what to tell the one of the other)
+_LINKS: list[tuple[str, str, Callable[[ModuleType, ModuleType], None]]] = [
+    *(
+        (f"transformers.models.auto.{kind}_auto", f"hf_attnzoo.models.{kind}_{family.name}", link(family))
+        for family in FAMILIES.values()
+        for kind, link in (("configuration", _link_config), ("modeling", _link_models))
+    ),
+    ("transformers.models.auto.tokenization_auto", "hf_attnzoo.models.tokenization_attnzoo", _link_tokenizer),
+    *(
+        ("transformers.pipelines", module, _link_pipeline(task, name, auto_class))
+        for task, (module, name, auto_class) in PIPELINES.items()
+    ),
+]
+
+# Modules of the table that are in the middle of being imported. Ours import transformers', so the one may be half done
+# when the other is complete; whichever ends last makes the link.
+_loading: set[str] = set()
+
+
+def _is_loaded(name: str) -> bool:
+    return name in sys.modules and name not in _loading
+
+
+def _connect(name: str) -> None:
+    """Make the links that the complete import of `name` has made possible."""
+    for registry, ours, link in _LINKS:
+        if name == registry and ours not in sys.modules:
+            importlib.import_module(ours)
+        elif name in (registry, ours) and _is_loaded(registry) and _is_loaded(ours):
+            link(sys.modules[registry], sys.modules[ours])
+
+
+class _ConnectingLoader(importlib.abc.Loader):
+    """Executes a module as its own loader would, then connects it."""
+
+    def __init__(self, loader: importlib.abc.Loader):
+        self.loader = loader
+
+    def create_module(self, spec: Any) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The module keeps the loader it would have had.
+        module.__loader__ = module.__spec__.loader = self.loader
+        _loading.add(module.__name__)
+        try:
+            self.loader.exec_module(module)
+        finally:
+            _loading.discard(module.__name__)
+        _connect(module.__name__)
+
+
+class _ConnectingFinder(importlib.abc.MetaPathFinder):
+    """Notices the import of the modules in the table."""
+
+    names = frozenset(name for registry, ours, _ in _LINKS for name in (registry, ours))
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
+        if fullname not in self.names:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _ConnectingLoader(spec.loader)
+                return spec
+        return None
+
+
+def register() -> None:
+    """Make every family known to transformers' auto classes and pipelines, now or when those are first imported."""
+    if not any(isinstance(finder, _ConnectingFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _ConnectingFinder())
+        for registry in dict.fromkeys(registry for registry, _, _ in _LINKS if registry in sys.modules):
+            _connect(registry)
