@@ -1,0 +1,132 @@
+"""The picture of accuracy by source length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from os import PathLike
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from ..attention_maps.plotting import save_figure
+from .lengths import LengthBin
+
+MEASURES = {"exact_match": "Exact match", "token_accuracy": "Token accuracy"}
+
+# Okabe and Ito's colours, told apart by colour-blind readers too
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vPX"
+INK, FAINT = "#333333", "#dddddd"
+
+# Share of the height that the name of a line takes, and how many names of bins fit side by side
+LABEL_STEP = 0.06
+MOST_TICKS = 16
+
+
+def plot_by_length(
+    reports: Mapping[str, Sequence[LengthBin]],
+    path: str | PathLike | None = None,
+    *,
+    measure: str = "token_accuracy",
+    trained: tuple[int, int] | None = None,
+    title: str | None = None,
+    dpi: int = 150,
+) -> Figure:
+    """Draws accuracy against source length, a line a model, each with its 95 % interval as a band.
+
+    Args:
+        reports:
+            For each model's name what [`by_length`] returned.
+        path:
+            `.png`, `.svg` or `.pdf` file to write, its folders made as needed; None only draws.
+        measure:
+            `"token_accuracy"` or `"exact_match"`.
+        trained:
+            Shortest and longest source length seen in training, shaded in the picture.
+        title:
+            Title.
+        dpi:
+            Pixels per inch of a PNG.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: no reports, an empty one, an unknown measure, or a suffix that is none of the three.
+    """
+    if not reports or not all(reports.values()):
+        raise ValueError(f"reports is {dict(reports)!r}; at least 1 model with at least 1 bin is needed")
+    if measure not in MEASURES:
+        raise ValueError(f"measure is {measure!r}; it must be one of {', '.join(MEASURES)}")
+    figure = Figure(figsize=(7.2, 4.2), dpi=dpi, facecolor="white", layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    ends = {}
+    for number, (name, report) in enumerate(reports.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        middles = [(each.low + each.high) / 2 for each in report]
+        low, high = zip(*(getattr(each, f"{measure}_interval") for each in report), strict=True)
+        scores = [getattr(each, measure) for each in report]
+        axes.fill_between(middles, low, high, color=colour, alpha=0.15, linewidth=0)
+        marker = MARKERS[number % len(MARKERS)]
+        axes.plot(middles, scores, color=colour, marker=marker, markersize=5, linewidth=2, zorder=3, clip_on=False)
+        ends[name] = (scores[-1], colour)
+
+    bins = sorted({(each.low, each.high) for report in reports.values() for each in report})
+    _name_bins(axes, bins)
+    _name_lines(axes, ends)
+    if trained is not None:
+        axes.axvspan(trained[0] - 0.5, trained[1] + 0.5, color=FAINT, alpha=0.4, linewidth=0, zorder=0)
+        axes.annotate(
+            "lengths in training",
+            (sum(trained) / 2, 0),
+            xytext=(0, 4),
+            textcoords="offset points",
+            horizontalalignment="center",
+            color=INK,
+            fontsize=8,
+        )
+
+    axes.set_ylim(0, 1.03)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_xlabel("Source length in tokens (bands: 95 % bootstrap intervals)", color=INK)
+    axes.set_ylabel(MEASURES[measure], color=INK)
+    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0, labelcolor=INK)
+    if title is not None:
+        axes.set_title(title, loc="left", fontweight="bold", color=INK, pad=10)
+    if path is not None:
+        save_figure(figure, path)
+    return figure
+
+
+def _name_bins(axes: Axes, bins: list[tuple[int, int]]) -> None:
+    """Ticks at the middles of the bins, no more than fit."""
+    shown = bins[:: -(-len(bins) // MOST_TICKS)]
+    labels = [str(low) if low == high else f"{low}\N{EN DASH}{high}" for low, high in shown]
+    axes.set_xticks([(low + high) / 2 for low, high in shown], labels)
+
+
+def _name_lines(axes: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
+    """Names the lines at the right edge, as high as each ends but apart from one another."""
+    lowest_free = LABEL_STEP * (len(ends) - 1)
+    above = math.inf
+    for name, (score, colour) in sorted(ends.items(), key=lambda item: -item[1][0]):
+        height = min(max(score, lowest_free), above - LABEL_STEP)
+        axes.text(
+            1.01,
+            height,
+            name,
+            transform=axes.get_yaxis_transform(),
+            verticalalignment="center",
+            color=colour,
+            fontweight="bold",
+            parse_math=False,
+        )
+        above, lowest_free = height, lowest_free - LABEL_STEP
