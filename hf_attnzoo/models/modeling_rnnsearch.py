@@ -488,8 +488,9 @@ class RNNSearchForConditionalGeneration(SharedVocabularyMixin, SharedSourceGener
         Raises:
             ValueError: as `RNNSearchModel.forward`, and if labels and decoder inputs differ in shape.
         """
-        if labels is not None and use_cache is None:
-            use_cache = False
+        if labels is not None:
+            check_labels(labels, self.config.vocab_size)
+            use_cache = False if use_cache is None else use_cache
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -506,7 +507,6 @@ class RNNSearchForConditionalGeneration(SharedVocabularyMixin, SharedSourceGener
         hidden = outputs.last_hidden_state
         loss = None
         if labels is not None:
-            check_labels(labels, self.config.vocab_size)
             loss = token_cross_entropy(hidden, self.lm_head, labels, num_items_in_batch)
         if skip_logits is None:
             skip_logits = self.training and labels is not None

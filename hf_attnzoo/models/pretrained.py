@@ -20,6 +20,33 @@ class AttnZooPreTrainedModel(PreTrainedModel):
     # `forward` of a head takes num_items_in_batch, so that accumulated batches weigh every token the same.
     accepts_loss_kwargs = True
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike | None,
+        *model_args: Any,
+        use_safetensors: bool | None = None,
+        **kwargs: Any,
+    ) -> "AttnZooPreTrainedModel":
+        """Load a model from safetensors, and from nothing else: a pickle can run code while it is read.
+
+        Args:
+            pretrained_model_name_or_path: folder, or name on the Hub.
+            model_args: see `PreTrainedModel.from_pretrained`, as for `kwargs`.
+            use_safetensors: True is what happens anyway.
+            kwargs: passed on.
+
+        Returns:
+            The model, in evaluation mode.
+
+        Raises:
+            ValueError: if `use_safetensors=False`.
+            OSError: if there are no weights in safetensors.
+        """
+        if use_safetensors is False:
+            raise ValueError("use_safetensors=False: weights are read from safetensors alone, never from a pickle")
+        return super().from_pretrained(pretrained_model_name_or_path, *model_args, use_safetensors=True, **kwargs)
+
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save weights and configuration, and with them the code, under every auto class of the family.
 
@@ -74,9 +101,17 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
 def check_labels(labels: Tensor, vocab_size: int) -> None:
     """Refuse labels that name no word.
 
+    Args:
+        labels: target ids, shape `(B, T)`, -100 where there is none.
+        vocab_size: words of the target.
+
     Raises:
-        ValueError: if a label is neither -100 nor in `[0, vocab_size)`.
+        ValueError: if `labels` isn't a matrix with something in it, or one is neither -100 nor in `[0, vocab_size)`.
     """
+    if labels.ndim != 2 or 0 in labels.shape:
+        raise ValueError(
+            f"labels must have the shape (batch, length) and hold at least one, got {tuple(labels.shape)}"
+        )
     if torch.compiler.is_compiling():
         return
     high = labels.max().item()

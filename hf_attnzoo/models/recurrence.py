@@ -161,7 +161,6 @@ class GRULayer(nn.Module):
         return (
             self.cell.reset_after
             and not torch.compiler.is_compiling()
-            and inputs.dtype == self.input_proj.weight.dtype
             and not torch.is_autocast_enabled(inputs.device.type)
             and all(is_plain_linear(module) for module in (self.input_proj, self.cell.hidden_proj))
         )

@@ -1,0 +1,177 @@
+"""Model cards written by the run they describe: no figure in them is typed by hand."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+_VERSIONS = ("hf-attnzoo", "transformers", "torch", "tokenizers", "datasets", "accelerate", "sacrebleu", "babel")
+
+# Where a score lies on the scale that the Hub shows it on, and what it is called there.
+_METRIC_NAMES = {
+    "exact_match": "exact match",
+    "token_error_rate": "token error rate",
+    "token_accuracy": "token accuracy",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+}
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run knows about itself when it has ended.
+
+    Args:
+        name: of the model.
+        summary: what it is, one sentence.
+        paper: where the architecture comes from.
+        license: licence of the model, an identifier of the Hub.
+        data_name: of the data, as the recipe names it.
+        data_license: its licence, or None if the recipe doesn't say.
+        rows: number of pairs in each split.
+        parameters: number of parameters.
+        vocabulary: sizes of the source's and the target's vocabulary.
+        steps: optimiser steps.
+        seconds: wall time of training, evaluations during it included.
+        loss_curve: pairs of a step and the training loss reported there.
+        metrics: scores on the test split, each `x` with its settings in `x_signature`.
+        intervals: 95 % bootstrap intervals of some of them.
+        samples: source, reference and output of some test pairs.
+        recipe: the recipe as YAML.
+        has_map: whether `attention.png` lies beside the card.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    license: str
+    data_name: str
+    data_license: str | None
+    rows: Mapping[str, int]
+    parameters: int
+    vocabulary: tuple[int, int]
+    steps: int
+    seconds: float
+    loss_curve: Sequence[tuple[int, float]]
+    metrics: Mapping[str, float | str]
+    intervals: Mapping[str, tuple[float, float]]
+    samples: Sequence[tuple[str, str, str]]
+    recipe: str
+    has_map: bool
+
+
+def hardware() -> str:
+    """Name of the accelerator, or of the processor with its number of cores."""
+    import torch
+
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    name = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+    return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+
+
+def model_card(facts: RunFacts) -> ModelCard:
+    """The card of a trained translation model, with metadata that the Hub understands.
+
+    Args:
+        facts: what the run knows.
+
+    Returns:
+        The card; `card.save(path)` writes it.
+    """
+    scores = {name: value for name, value in facts.metrics.items() if not name.endswith("_signature")}
+    results = [
+        EvalResult(
+            task_type="translation",
+            task_name="Translation",
+            dataset_type=facts.data_name,
+            dataset_name=facts.data_name,
+            dataset_split="test",
+            metric_type=name,
+            metric_name=_METRIC_NAMES.get(name, name),
+            metric_value=round(value, 4),
+        )
+        for name, value in scores.items()
+    ]
+    data = ModelCardData(
+        model_name=facts.name,
+        license=facts.license,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["hf-attnzoo", "attention", "seq2seq"],
+        eval_results=results,
+    )
+    sections = [
+        f"# {facts.name}",
+        f"{facts.summary[0].upper()}{facts.summary[1:]}, after {facts.paper}. Trained with "
+        "[hf-attnzoo](https://pypi.org/project/hf-attnzoo/); this card was written by the training run.",
+        _use(facts),
+        "## Results",
+        _results_table(facts, scores),
+        *(["![Attention maps](attention.png)"] if facts.has_map else []),
+        "## Samples",
+        _table(("source", "reference", "output"), facts.samples),
+        "## Data",
+        _data(facts),
+        "## Training",
+        f"{facts.steps:,} steps in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
+        f"{facts.parameters:,} parameters; vocabularies of {facts.vocabulary[0]:,} (source) and "
+        f"{facts.vocabulary[1]:,} (target) entries.",
+        _table(("step", "training loss"), [(f"{step:,}", f"{loss:.4f}") for step, loss in _thin(facts.loss_curve)]),
+        f"```yaml\n{facts.recipe.strip()}\n```",
+        "Versions: "
+        + ", ".join(f"{name} {version(name)}" for name in _VERSIONS)
+        + f", Python {platform.python_version()}.",
+        "## Limits",
+        "A small model of one task, as good as its training data: text of another kind than that of the samples above "
+        "gives output of no value. Where a wrong output would matter, check it.",
+    ]
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n")
+
+
+def _use(facts: RunFacts) -> str:
+    example = facts.samples[0][0] if facts.samples else "..."
+    return f"""## Use
+
+```python
+import hf_attnzoo  # makes the family known to transformers; without it, pass trust_remote_code=True
+from transformers import pipeline
+
+translate = pipeline("attnzoo-translation", model="path/to/this/folder")
+translate({example!r})
+```"""
+
+
+def _results_table(facts: RunFacts, scores: Mapping[str, float]) -> str:
+    rows = []
+    for name, value in scores.items():
+        interval = facts.intervals.get(name)
+        between = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
+        rows.append(
+            (_METRIC_NAMES.get(name, name), f"{value:.4f}", between, f"`{facts.metrics[f'{name}_signature']}`")
+        )
+    return _table(("metric on the test split", "value", "95 % interval", "settings"), rows)
+
+
+def _data(facts: RunFacts) -> str:
+    rows = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items())
+    license = f" Licence of the data: {facts.data_license}." if facts.data_license else ""
+    return f"`{facts.data_name}`: {rows} pairs.{license}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    return "\n".join([line(header), line(["---"] * len(header)), *map(line, rows)])
+
+
+def _thin(curve: Sequence[tuple[int, float]], most: int = 12) -> list[tuple[int, float]]:
+    step = max(1, -(-len(curve) // most))
+    return [*curve[:-1][::step], *curve[-1:]]

@@ -1,0 +1,42 @@
+"""The recipes that ship with the package, and how one is found."""
+
+from pathlib import Path
+
+from .schema import nearest
+
+_HERE = Path(__file__).parent
+
+
+def recipe_folder() -> Path:
+    """Folder of the shipped recipes: inside an installed package, or `training/recipes` of a checkout."""
+    installed = _HERE / "library"
+    return installed if installed.is_dir() else _HERE.parents[1] / "training" / "recipes"
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Names and files of the shipped recipes."""
+    return {path.stem: path for path in sorted(recipe_folder().glob("*.yaml"))}
+
+
+def find_recipe(name_or_path: str) -> Path:
+    """A recipe by its file or by its shipped name.
+
+    Args:
+        name_or_path: path of a YAML file, or a name such as `quickstart`.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: if there is neither such a file nor such a name.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        return path
+    shipped = shipped_recipes()
+    if name_or_path in shipped:
+        return shipped[name_or_path]
+    raise ValueError(
+        f"no recipe {name_or_path!r}: neither a .yaml file nor one of {', '.join(shipped)}; "
+        f"did you mean {nearest(path.stem, shipped)!r}?"
+    )

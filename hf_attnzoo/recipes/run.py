@@ -1,0 +1,421 @@
+"""From a recipe to a trained, measured, drawn, saved and reloaded model."""
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from datasets import Dataset, disable_progress_bars
+from rich.console import Console
+from rich.table import Table
+from transformers import (
+    AutoTokenizer,
+    EarlyStoppingCallback,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainingArguments,
+    pipeline,
+    set_seed,
+)
+
+from ..attention_maps import attention_map, plot_grid
+from ..data import Seq2SeqCollator, load_source, tokenize_pairs
+from ..evaluation import bootstrap_interval, exact_matches, generation_metrics, token_errors
+from ..hub import RunFacts, model_card
+from ..models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
+from ..registry import FAMILIES, Family
+from .schema import Recipe, nearest
+from .trainer import ZooTrainer, decode_rows, last_complete_checkpoint, text_metrics
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves behind.
+
+    Args:
+        model: folder of model, tokenizer, card and picture.
+        metrics: scores on the test split.
+        samples: source, reference and output of some test pairs.
+        seconds: wall time of training.
+    """
+
+    model: Path
+    metrics: dict[str, float | str]
+    samples: list[tuple[str, str, str]]
+    seconds: float
+
+
+def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
+    """Train, score on the test split, draw attention, save, and load back.
+
+    A run that was killed goes on from its last complete checkpoint when it is started again; one that has ended starts
+    afresh.
+
+    Args:
+        recipe: what to do.
+        console: where to report to. Default: `None`, standard output.
+
+    Returns:
+        Folder and scores.
+
+    Raises:
+        ValueError: if the recipe asks for something that doesn't exist, before any training.
+    """
+    console = console or Console()
+    if recipe.training.threads is not None:
+        torch.set_num_threads(recipe.training.threads)
+    family = _family(recipe)
+    set_seed(recipe.seed)
+    disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    output = Path(recipe.output)
+
+    texts = load_splits(recipe)
+    for split, rows in texts.items():
+        console.print(f"{split}: {len(rows):,} pairs, such as {rows[0]['source']!r} → {rows[0]['target']!r}")
+    tokenizer = build_tokenizer(recipe, texts["train"])
+    model = build_model(recipe, family, tokenizer)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    console.print(f"{type(model).__name__}: {parameters:,} parameters")
+
+    datasets = {split: _tokenize(recipe, rows, tokenizer) for split, rows in texts.items()}
+    trainer = build_trainer(recipe, model, tokenizer, datasets, output / "checkpoints")
+    checkpoint = last_complete_checkpoint(output / "checkpoints") if (output / "checkpoints").is_dir() else None
+    if checkpoint is not None:
+        console.print(f"going on from {checkpoint}")
+    started = time.perf_counter()
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    seconds = time.perf_counter() - started
+
+    predicted = trainer.predict(datasets["test"])
+    if not trainer.is_world_process_zero():
+        return RunResult(output / "model", {}, [], seconds)
+    outputs = decode_rows(tokenizer, predicted.predictions)
+    kept = texts["test"].select(datasets["test"]["row"])
+    metrics, intervals = score(recipe, outputs, kept["target"])
+    samples = list(zip(kept["source"], kept["target"], outputs, strict=True))[: recipe.evaluation.samples]
+
+    # The trainer fills the generation settings with defaults for its own use.
+    model.generation_config = generation_config(recipe, model)
+    model.eval()
+    folder = output / "model"
+    facts = RunFacts(
+        name=recipe.name,
+        summary=family.summary,
+        paper=family.paper,
+        license=recipe.license,
+        data_name=str(recipe.data.source),
+        data_license=recipe.data.license,
+        rows={split: len(rows) for split, rows in datasets.items()},
+        parameters=parameters,
+        vocabulary=vocabulary_sizes(tokenizer),
+        steps=trainer.state.global_step,
+        seconds=seconds,
+        loss_curve=[(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry],
+        metrics=metrics,
+        intervals=intervals,
+        samples=samples,
+        recipe=recipe.to_yaml(),
+        has_map=_has_attention(model) and recipe.evaluation.maps > 0,
+    )
+    save_run(folder, model, tokenizer, facts, samples[: recipe.evaluation.maps])
+    shutil.rmtree(output / "checkpoints")
+    report(console, facts)
+    check_reload(folder, family, samples, console)
+    return RunResult(folder, metrics, samples, seconds)
+
+
+def _family(recipe: Recipe) -> Family:
+    if recipe.family not in FAMILIES:
+        raise ValueError(
+            f"family={recipe.family!r} is none of {', '.join(FAMILIES)}; "
+            f"did you mean {nearest(recipe.family, FAMILIES)!r}?"
+        )
+    return FAMILIES[recipe.family]
+
+
+def load_splits(recipe: Recipe) -> dict[str, Dataset]:
+    """The three splits of texts.
+
+    Args:
+        recipe: whose `data` section says where they are.
+
+    Returns:
+        `train`, `validation` and `test`, with the columns `source` and `target`.
+
+    Raises:
+        ValueError: if no source is named or a split is empty.
+    """
+    data = recipe.data
+    splits = {}
+    for split in SPLITS:
+        arguments = {"source": data.source, "split": split, **data.options, **getattr(data, split)}
+        source = arguments.pop("source")
+        if source is None:
+            raise ValueError(
+                "data.source is missing: name a built-in source, a file, a folder or a dataset on the Hub"
+            )
+        splits[split] = load_source(source, **arguments)
+        if len(splits[split]) == 0:
+            raise ValueError(f"data: the {split} split of {source!r} is empty")
+    return splits
+
+
+def build_tokenizer(recipe: Recipe, rows: Dataset) -> PreTrainedTokenizerBase:
+    """A tokenizer trained on the training split, and on nothing else."""
+    section = recipe.tokenizer
+
+    def sides(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    return train_tokenizer(
+        sides(section.kind),
+        rows["source"],
+        rows["target"],
+        shared=section.shared,
+        vocab_size=sides(section.vocab_size),
+        min_frequency=sides(section.min_frequency),
+        lowercase=sides(section.lowercase),
+    )
+
+
+def build_model(recipe: Recipe, family: Family, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """A fresh model of the recipe's family, its vocabularies those of the tokenizer.
+
+    Args:
+        recipe: whose `model` section has fields of the configuration.
+        family: row of the registry.
+        tokenizer: whose vocabularies the model is for.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: if a field is unknown, or set by the tokenizer alone.
+    """
+    fields = dict(recipe.model)
+    config_class = family.config_class
+    known = [field.name for field in dataclasses.fields(config_class)]
+    for name in fields:
+        if name != "preset" and name not in known:
+            raise ValueError(
+                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
+            )
+        if name in ("vocab_size", "source_vocab_size"):
+            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.vocab_size")
+    source_size, target_size = vocabulary_sizes(tokenizer)
+    fields["vocab_size"] = target_size
+    fields["source_vocab_size"] = None if recipe.tokenizer.shared else source_size
+    preset = fields.pop("preset", None)
+    config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
+    model = family.model_class(family.head)(config)
+    model.generation_config = generation_config(recipe, model)
+    return model
+
+
+def generation_config(recipe: Recipe, model: PreTrainedModel) -> GenerationConfig:
+    """The model's generation settings, those of the recipe among them.
+
+    Raises:
+        ValueError: if the recipe sets something that transformers' generation doesn't have.
+    """
+    config = GenerationConfig.from_model_config(model.config)
+    for name, value in recipe.generation.items():
+        if not hasattr(config, name):
+            known = [key for key in vars(config) if not key.startswith("_")]
+            raise ValueError(f"generation.{name} is unknown; did you mean {nearest(name, known)!r}?")
+        setattr(config, name, value)
+    config.validate(strict=True)
+    return config
+
+
+def _tokenize(recipe: Recipe, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    # The row's number leads from a prediction back to its text, where too long pairs were left out.
+    numbered = rows.select_columns(["source", "target"]).add_column("row", list(range(len(rows))))
+    return tokenize_pairs(
+        numbered,
+        tokenizer,
+        max_source_length=recipe.data.max_source_length,
+        max_target_length=recipe.data.max_target_length,
+        on_too_long=recipe.data.on_too_long,
+    )
+
+
+def build_trainer(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    datasets: dict[str, Dataset],
+    checkpoints: Path,
+) -> ZooTrainer:
+    """The trainer of a recipe.
+
+    Args:
+        recipe: whose `training` and `evaluation` sections count.
+        model: to train.
+        tokenizer: saved with every checkpoint.
+        datasets: tokenised `train` and `validation` splits.
+        checkpoints: folder to write to.
+
+    Returns:
+        The trainer, which chooses the best checkpoint by `evaluation.best_metric`.
+    """
+    section = recipe.training
+    lower_is_better = recipe.evaluation.best_metric.endswith("error_rate")
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(checkpoints),
+        seed=recipe.seed,
+        max_steps=section.max_steps,
+        num_train_epochs=section.epochs,
+        gradient_accumulation_steps=section.gradient_accumulation_steps,
+        optim=section.optimizer,
+        learning_rate=section.learning_rate,
+        lr_scheduler_type=section.scheduler,
+        warmup_steps=section.warmup_steps,
+        weight_decay=section.weight_decay,
+        adam_beta2=section.adam_beta2,
+        max_grad_norm=section.max_grad_norm,
+        bf16=section.precision == "bf16",
+        fp16=section.precision == "fp16",
+        gradient_checkpointing=section.gradient_checkpointing,
+        torch_compile=section.torch_compile,
+        eval_strategy="steps",
+        eval_steps=section.eval_steps,
+        per_device_eval_batch_size=section.eval_batch_size,
+        save_strategy="steps",
+        save_steps=section.eval_steps,
+        save_total_limit=section.save_total_limit,
+        logging_steps=section.logging_steps,
+        load_best_model_at_end=True,
+        metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
+        greater_is_better=not lower_is_better,
+        predict_with_generate=True,
+        dataloader_num_workers=section.num_workers,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        remove_unused_columns=False,
+        report_to=[],
+    )
+    return ZooTrainer(
+        model=model,
+        args=arguments,
+        batch_tokens=section.batch_tokens,
+        train_dataset=datasets["train"],
+        eval_dataset=datasets["validation"],
+        data_collator=Seq2SeqCollator(tokenizer),
+        processing_class=tokenizer,
+        compute_metrics=text_metrics(tokenizer, recipe.evaluation),
+        callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
+    )
+
+
+def score(
+    recipe: Recipe, outputs: list[str], references: list[str]
+) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
+    """Scores of the test split, and bootstrap intervals where a score is a mean over pairs or tokens.
+
+    Args:
+        recipe: whose `evaluation` section says which.
+        outputs: what the model wrote.
+        references: what it should have written.
+
+    Returns:
+        Scores with their signatures, and intervals by score.
+    """
+    section = recipe.evaluation
+    references = list(references)
+    metrics = generation_metrics(
+        outputs, references, lowercase=section.lowercase, tokenize=section.tokenize, names=section.metrics
+    )
+    intervals = {}
+    if "exact_match" in section.metrics:
+        hits = exact_matches(outputs, references, lowercase=section.lowercase)
+        intervals["exact_match"] = bootstrap_interval(hits, seed=recipe.seed)
+    if "token_error_rate" in section.metrics:
+        errors = token_errors(outputs, references, lowercase=section.lowercase, tokenize=section.tokenize)
+        intervals["token_error_rate"] = bootstrap_interval(*errors, seed=recipe.seed)
+    return metrics, intervals
+
+
+def _has_attention(model: PreTrainedModel) -> bool:
+    return getattr(model.config, "attention", None) != "none"
+
+
+def save_run(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    facts: RunFacts,
+    pictured: list[tuple[str, str, str]],
+) -> None:
+    """Write model, tokenizer, code, card, scores and picture; the folder appears whole or not at all.
+
+    Args:
+        folder: to write.
+        model: trained.
+        tokenizer: its tokenizer.
+        facts: for the card.
+        pictured: samples to draw the attention of.
+    """
+    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    model.save_pretrained(scratch)
+    tokenizer.save_pretrained(scratch)
+    model_card(facts).save(scratch / "README.md")
+    metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps, "seconds": facts.seconds}
+    (scratch / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if facts.has_map:
+        maps = [attention_map(model, tokenizer, source) for source, _, _ in pictured]
+        plot_grid(
+            maps, scratch / "attention.png", titles=[f"{item.source_text} → {item.target_text}" for item in maps]
+        )
+    # A folder can't replace a full one in a single move.
+    shutil.rmtree(folder, ignore_errors=True)
+    scratch.rename(folder)
+
+
+def report(console: Console, facts: RunFacts) -> None:
+    """Print samples and scores."""
+    table = Table("source", "reference", "output", title=f"{len(facts.samples)} of the test pairs")
+    for source, reference, output in facts.samples:
+        table.add_row(source, reference, output if output == reference else f"[red]{output}[/red]")
+    console.print(table)
+    for name, value in facts.metrics.items():
+        if name.endswith("_signature"):
+            continue
+        between = facts.intervals.get(name)
+        interval = f" (95 % interval {between[0]:.4f} to {between[1]:.4f})" if between else ""
+        console.print(f"test {name}: {value:.4f}{interval}  [dim]{facts.metrics[f'{name}_signature']}[/dim]")
+    console.print(f"{facts.steps:,} steps in {facts.seconds:.0f} s")
+
+
+def check_reload(folder: Path, family: Family, samples: list[tuple[str, str, str]], console: Console) -> None:
+    """Load a saved run as anybody would, and see that it says the same.
+
+    Args:
+        folder: that the run was saved to.
+        family: row of the registry.
+        samples: source, reference and output; the outputs are compared.
+        console: where to report to.
+
+    Raises:
+        RuntimeError: if the reloaded model answers otherwise than the trained one did.
+    """
+    model = getattr(transformers, family.head).from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sources, outputs = [source for source, _, _ in samples], [output for _, _, output in samples]
+    batch = tokenizer(sources, padding=True, return_tensors="pt")
+    by_hand = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+    task = family.pipelines[0]
+    by_pipeline = [item["translation_text"] for item in pipeline(task, model=str(folder))(sources)]
+    if not by_hand == by_pipeline == outputs:
+        raise RuntimeError(f"{folder}: the saved model answers {by_hand} and {by_pipeline}, the trained one {outputs}")
+    console.print(f"loaded back from {folder}: {family.head}, AutoTokenizer and pipeline({task!r}) agree")

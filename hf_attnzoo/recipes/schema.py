@@ -1,0 +1,269 @@
+"""What a recipe may say: its sections, their types, and the reading of YAML files and `key=value` overrides."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
+
+
+@strict
+@dataclass
+class DataSection:
+    """Where the pairs of texts come from.
+
+    Args:
+        source: a built-in source (`dates`, `reverse`, `copy`), a file, a folder, or the name of a dataset on the Hub.
+        options: arguments of the source, for all splits; see `hf_attnzoo.data`.
+        train: arguments for the training split alone, `source` and `split` among them if they differ.
+        validation: the same for the split that chooses the best checkpoint.
+        test: the same for the split that is reported.
+        max_source_length: longest source, in tokens. None: no limit.
+        max_target_length: longest target, in tokens. None: no limit.
+        on_too_long: `raise`, `skip` or `truncate` a longer pair.
+        license: licence of the data, for the model card; an identifier of the Hub, such as `cc-by-4.0`.
+    """
+
+    source: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    validation: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] = field(default_factory=dict)
+    max_source_length: int | None = None
+    max_target_length: int | None = None
+    on_too_long: str = "skip"
+    license: str | None = None
+
+
+@strict
+@dataclass
+class TokenizerSection:
+    """How texts become ids; see `hf_attnzoo.models.tokenization_attnzoo.train_tokenizer`.
+
+    Args:
+        kind: `character`, `word`, `symbol` or `bpe`, or two of them for source and target.
+        shared: one vocabulary for both languages.
+        vocab_size: most entries, or two numbers for source and target.
+        min_frequency: rarer words and characters become `<unk>`; or two numbers.
+        lowercase: whether case is dropped; or two values.
+    """
+
+    kind: str | list[str] = "bpe"
+    shared: bool = False
+    vocab_size: int | list[int] = 8000
+    min_frequency: int | list[int] = 1
+    lowercase: bool | list[bool] = False
+
+
+@strict
+@dataclass
+class TrainingSection:
+    """How long and how fast.
+
+    Args:
+        max_steps: optimiser steps; -1 goes by `epochs`.
+        epochs: passes over the training data, where `max_steps` is -1.
+        batch_tokens: padded tokens of a batch on one device, source and target together.
+        gradient_accumulation_steps: batches per optimiser step.
+        optimizer: name in transformers' `OptimizerNames`, such as `adamw_torch_fused`, `adafactor` or `sgd`.
+        learning_rate: highest learning rate.
+        scheduler: name in transformers' `SchedulerType`, such as `linear`, `cosine` or `inverse_sqrt`.
+        warmup_steps: steps that lead up to the highest rate.
+        weight_decay: decoupled weight decay.
+        adam_beta2: decay of Adam's second moment.
+        max_grad_norm: gradients are scaled down to this norm.
+        precision: `fp32`, `bf16` or `fp16` autocast.
+        gradient_checkpointing: compute layers a second time instead of keeping them.
+        eval_steps: steps between evaluations, which are also checkpoints.
+        eval_batch_size: pairs per batch of an evaluation.
+        logging_steps: steps between reports of the loss.
+        patience: evaluations without a better score until training stops. None: never.
+        save_total_limit: checkpoints kept beside the best one.
+        num_workers: processes that collate batches; 0 does it in the main one.
+        torch_compile: compile the model's forward.
+        threads: CPU threads. None: torch's own choice.
+    """
+
+    max_steps: int = -1
+    epochs: float | int = 10
+    batch_tokens: int = 4000
+    gradient_accumulation_steps: int = 1
+    optimizer: str = "adamw_torch_fused"
+    learning_rate: float | int = 1e-3
+    scheduler: str = "linear"
+    warmup_steps: int = 100
+    weight_decay: float | int = 0.0
+    adam_beta2: float | int = 0.98
+    max_grad_norm: float | int = 1.0
+    precision: str = "fp32"
+    gradient_checkpointing: bool = False
+    eval_steps: int = 500
+    eval_batch_size: int = 100
+    logging_steps: int = 50
+    patience: int | None = None
+    save_total_limit: int = 2
+    num_workers: int = 0
+    torch_compile: bool = False
+    threads: int | None = None
+
+
+@strict
+@dataclass
+class EvaluationSection:
+    """What is measured.
+
+    Args:
+        metrics: any of `exact_match`, `token_error_rate`, `token_accuracy`, `bleu`, `chrf`.
+        best_metric: which of them chooses the best checkpoint.
+        tokenize: tokens of BLEU and of the token scores: `13a`, `intl`, `zh`, `char` or `none`.
+        lowercase: whether case is left out of account.
+        samples: translations to print and to put into the card.
+        maps: how many of them to draw the attention of.
+    """
+
+    metrics: list[str] = field(default_factory=lambda: ["exact_match", "token_error_rate", "bleu", "chrf"])
+    best_metric: str = "bleu"
+    tokenize: str = "13a"
+    lowercase: bool = False
+    samples: int = 10
+    maps: int = 4
+
+
+@strict
+@dataclass
+class Recipe:
+    """One training run, from data to card.
+
+    Args:
+        name: of the run, and of the model in its card.
+        family: a row of `hf_attnzoo.FAMILIES`.
+        seed: of weights, order and dropout.
+        output: folder that the run writes to.
+        license: licence of the trained model, an identifier of the Hub.
+        data: see `DataSection`.
+        tokenizer: see `TokenizerSection`.
+        model: fields of the family's configuration, and `preset` to start from one of its presets.
+        training: see `TrainingSection`.
+        generation: what `generate()` is given, in evaluation and as the saved model's default.
+        evaluation: see `EvaluationSection`.
+    """
+
+    name: str
+    family: str
+    output: str
+    seed: int = 0
+    license: str = "apache-2.0"
+    data: DataSection = field(default_factory=DataSection)
+    tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
+    model: dict[str, Any] = field(default_factory=dict)
+    training: TrainingSection = field(default_factory=TrainingSection)
+    generation: dict[str, Any] = field(default_factory=dict)
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+
+    def to_yaml(self) -> str:
+        """The recipe as YAML, every default written out."""
+        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
+
+
+_CHOICES = {
+    "data.on_too_long": ("raise", "skip", "truncate"),
+    "training.precision": ("fp32", "bf16", "fp16"),
+}
+
+
+def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: YAML file.
+        overrides: `key=value` with dots for sections, such as `training.max_steps=100`; values are YAML.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: if the file isn't a YAML mapping, a key is unknown (the nearest one is named), missing or of the
+            wrong type, or an override isn't of the form `key=value`.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a recipe is a mapping of keys to values, got {type(content).__name__}")
+    for override in overrides:
+        _override(content, override)
+    return build_recipe(content, where=str(path))
+
+
+def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """A recipe from nested mappings.
+
+    Args:
+        content: keys of `Recipe`.
+        where: what errors name.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: see `load_recipe`.
+    """
+    recipe = _build(Recipe, content, where, "")
+    for key, choices in _CHOICES.items():
+        section, name = key.split(".")
+        value = getattr(getattr(recipe, section), name)
+        if value not in choices:
+            raise ValueError(f"{where}: {key}={value!r} is none of {', '.join(choices)}")
+    if recipe.evaluation.best_metric not in recipe.evaluation.metrics:
+        raise ValueError(
+            f"{where}: evaluation.best_metric={recipe.evaluation.best_metric!r} must be one of evaluation.metrics, "
+            f"{', '.join(recipe.evaluation.metrics)}"
+        )
+    return recipe
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The one of `names` most like `name`, for error messages."""
+    return difflib.get_close_matches(name, list(names), n=1, cutoff=0)[0]
+
+
+def _build(cls: type, content: Any, where: str, prefix: str) -> Any:
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{where}: {prefix.rstrip('.')} must be a mapping, got {content!r}")
+    fields = {item.name: item for item in dataclasses.fields(cls)}
+    values = {}
+    for key, value in content.items():
+        if key not in fields:
+            guess = nearest(str(key), fields)
+            raise ValueError(f"{where}: unknown key {prefix}{key}; did you mean {prefix}{guess}?")
+        section = dataclasses.is_dataclass(fields[key].type)
+        values[key] = _build(fields[key].type, value, where, f"{prefix}{key}.") if section else value
+    for name, item in fields.items():
+        required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+        if required and name not in values:
+            raise ValueError(f"{where}: the key {prefix}{name} is missing")
+    try:
+        return cls(**values)
+    except StrictDataclassError as error:
+        raise ValueError(f"{where}: {prefix}{str(error).splitlines()[-1].strip()}") from error
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ValueError(f"override {override!r} is not of the form key=value, such as training.max_steps=100")
+    *sections, name = key.split(".")
+    for section in sections:
+        content = content.setdefault(section, {})
+        if not isinstance(content, dict):
+            raise ValueError(f"override {override!r}: {section} is not a section")
+    try:
+        content[name] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValueError(f"override {override!r}: the value is not valid YAML: {error}") from error
