@@ -110,7 +110,8 @@ def tokenize_pairs(
         num_proc: processes to tokenize with.
 
     Returns:
-        A dataset of `input_ids`, `labels` and `length`, the sum of their lengths.
+        A dataset of `input_ids`, `labels`, `length`, the sum of their lengths, and `row`, the number of the pair in
+        `dataset`, which differs from its place where pairs were skipped.
 
     Raises:
         ValueError: a bad argument, a row too long for `on_too_long="raise"`, a row without tokens, or no row left.
@@ -134,6 +135,7 @@ def tokenize_pairs(
     tokens = dataset.map(
         _tokenize,
         batched=True,
+        with_indices=True,
         fn_kwargs={"tokenizer": tokenizer},
         remove_columns=dataset.column_names,
         num_proc=num_proc,
@@ -175,11 +177,11 @@ def tokenize_pairs(
 _DONE = {"skip": "skipped", "truncate": "truncated"}
 
 
-def _tokenize(batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+def _tokenize(batch: dict[str, list[str]], rows: list[int], tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
     # Lengths are judged below, so the tokenizer need not warn of them
     encoded = tokenizer(batch["source"], text_target=batch["target"], verbose=False)
     ids, labels = encoded["input_ids"], encoded["labels"]
-    return {"input_ids": ids, "labels": labels, "length": _total(ids, labels)}
+    return {"input_ids": ids, "labels": labels, "length": _total(ids, labels), "row": rows}
 
 
 def _truncate(batch: dict[str, list], limits: dict[str, int | None], special: set[int]) -> dict[str, list]:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainingArguments,
+    TrainerState,
     pipeline,
     set_seed,
 )
@@ -92,14 +92,15 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     checkpoint = last_complete_checkpoint(output / "checkpoints") if (output / "checkpoints").is_dir() else None
     if checkpoint is not None:
         console.print(f"going on from {checkpoint}")
-    started = time.perf_counter()
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    seconds = time.perf_counter() - started
+    if checkpoint is None or not _restore_finished(trainer, checkpoint):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    seconds = trainer.seconds
 
     predicted = trainer.predict(datasets["test"])
     if not trainer.is_world_process_zero():
         return RunResult(output / "model", {}, [], seconds)
     outputs = decode_rows(tokenizer, predicted.predictions)
+    # From predictions back to texts: pairs that were too long are not among them.
     kept = texts["test"].select(datasets["test"]["row"])
     metrics, intervals = score(recipe, outputs, kept["target"])
     samples = list(zip(kept["source"], kept["target"], outputs, strict=True))[: recipe.evaluation.samples]
@@ -239,10 +240,8 @@ def generation_config(recipe: Recipe, model: PreTrainedModel) -> GenerationConfi
 
 
 def _tokenize(recipe: Recipe, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    # The row's number leads from a prediction back to its text, where too long pairs were left out.
-    numbered = rows.select_columns(["source", "target"]).add_column("row", list(range(len(rows))))
     return tokenize_pairs(
-        numbered,
+        rows,
         tokenizer,
         max_source_length=recipe.data.max_source_length,
         max_target_length=recipe.data.max_target_length,
@@ -286,7 +285,7 @@ def build_trainer(
         max_grad_norm=section.max_grad_norm,
         bf16=section.precision == "bf16",
         fp16=section.precision == "fp16",
-        gradient_checkpointing=section.gradient_checkpointing,
+        activation_checkpointing=section.gradient_checkpointing,
         torch_compile=section.torch_compile,
         eval_strategy="steps",
         eval_steps=section.eval_steps,
@@ -315,6 +314,18 @@ def build_trainer(
         compute_metrics=text_metrics(tokenizer, recipe.evaluation),
         callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
     )
+
+
+def _restore_finished(trainer: ZooTrainer, checkpoint: Path) -> bool:
+    # A run may have been killed after its last step, before the model was saved: nothing is left to train then.
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    if state.global_step < state.max_steps:
+        return False
+    best = type(trainer.model).from_pretrained(state.best_model_checkpoint or checkpoint)
+    trainer.model.load_state_dict(best.state_dict())
+    trainer.state = state
+    trainer.seconds_before = max(entry.get("seconds", 0.0) for entry in state.log_history)
+    return True
 
 
 def score(

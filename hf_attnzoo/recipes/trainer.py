@@ -1,5 +1,6 @@
 """`Seq2SeqTrainer` with batches by token budget, evaluation on generated text, and progress that a person can read."""
 
+import copy
 import json
 import shutil
 import time
@@ -42,6 +43,7 @@ class ZooTrainer(Seq2SeqTrainer):
     def __init__(self, *args: Any, batch_tokens: int, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.target_tokens_seen = 0
+        self.seconds_before, self.started = 0.0, time.perf_counter()
         self._batch_sampler = TokenBudgetBatchSampler.from_dataset(
             self.train_dataset, max_tokens=batch_tokens, seed=self.args.data_seed or self.args.seed
         )
@@ -60,6 +62,15 @@ class ZooTrainer(Seq2SeqTrainer):
         )
         return self.accelerator.prepare(loader)
 
+    @property
+    def seconds(self) -> float:
+        """Wall time of training so far, that of the runs it goes on from included."""
+        return self.seconds_before + time.perf_counter() - self.started
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Report and remember; see `Trainer.log`. The wall time is remembered too, for a run that goes on from here."""
+        super().log({**logs, "seconds": round(self.seconds, 1)}, *args, **kwargs)
+
     def start_epoch(self, epoch: int) -> None:
         """Order the batches for an epoch, also where a wrapper stands between the loader and the sampler."""
         self._batch_sampler.set_epoch(epoch)
@@ -69,6 +80,16 @@ class ZooTrainer(Seq2SeqTrainer):
         self.target_tokens_seen += int((inputs["labels"] != IGNORE_INDEX).sum())
         return super().training_step(model, inputs, *args, **kwargs)
 
+    def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
+        """Generate and score one batch; see `Seq2SeqTrainer.prediction_step`."""
+        # The parent writes defaults, a max_length of 20 among them, into the model's own settings.
+        settings = self.model.generation_config
+        self.model.generation_config = copy.deepcopy(settings)
+        try:
+            return super().prediction_step(*args, **kwargs)
+        finally:
+            self.model.generation_config = settings
+
 
 class ProgressReport(TrainerCallback):
     """Steps, loss, target tokens per second and time left: a live bar in a terminal, lines in a log."""
@@ -77,13 +98,14 @@ class ProgressReport(TrainerCallback):
         self.trainer = trainer
         self.console = Console()
         self.progress: Progress | None = None
-        self.started = 0.0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.started, self.first_step = time.perf_counter(), state.global_step
-        self.trainer.target_tokens_seen = 0
+        trainer = self.trainer
+        trainer.started, trainer.target_tokens_seen = time.perf_counter(), 0
+        trainer.seconds_before = max((entry.get("seconds", 0.0) for entry in state.log_history), default=0.0)
+        self.first_step = state.global_step
         if state.is_world_process_zero and self.console.is_terminal:
             self.progress = Progress(
                 TextColumn("training"),
@@ -119,7 +141,7 @@ class ProgressReport(TrainerCallback):
     ) -> None:
         if not state.is_world_process_zero or logs is None:
             return
-        seconds = time.perf_counter() - self.started
+        seconds = self.trainer.seconds - self.trainer.seconds_before
         speed = self.trainer.target_tokens_seen / max(seconds, 1e-9)
         if "loss" in logs:
             report = f"loss {logs['loss']:.4f} · {speed:,.0f} target tokens/s"

@@ -113,6 +113,7 @@ def test_tokenize_by_hand(tokenizer):
         "input_ids": [[4, 5, 3], [4, 3], [6, 6, 6, 6, 3]],
         "labels": [[6, 3], [5, 5, 5, 3], [4, 0, 3]],
         "length": [5, 6, 8],
+        "row": [0, 1, 2],
     }
     assert tokenize_pairs(PAIRS, tokenizer).to_dict() == tokens.to_dict()
 
@@ -138,6 +139,7 @@ def test_too_long_is_truncated_and_counted(tokenizer, caplog):
         "input_ids": [[4, 5, 3], [4, 3], [6, 6, 6, 3]],
         "labels": [[6, 3], [5, 5, 3], [4, 0, 3]],
         "length": [5, 5, 7],
+        "row": [0, 1, 2],
     }
     assert "such rows are truncated, 2 of 3" in caplog.text
 
