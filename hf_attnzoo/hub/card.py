@@ -110,7 +110,7 @@ def model_card(facts: RunFacts) -> ModelCard:
     sections = [
         f"# {facts.name}",
         f"{facts.summary[0].upper()}{facts.summary[1:]}, after {facts.paper}. Trained with "
-        "[hf-attnzoo](https://pypi.org/project/hf-attnzoo/); this card was written by the training run.",
+        "hf-attnzoo; this card was written by the training run.",
         _use(facts),
         "## Results",
         _results_table(facts, scores),

@@ -385,9 +385,8 @@ def save_run(
     (scratch / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if facts.has_map:
         maps = [attention_map(model, tokenizer, source) for source, _, _ in pictured]
-        plot_grid(
-            maps, scratch / "attention.png", titles=[f"{item.source_text} → {item.target_text}" for item in maps]
-        )
+        titles = [f"{item.source_text} → {item.target_text}" for item in maps]
+        plot_grid(maps, scratch / "attention.png", titles=titles, columns=2)
     # A folder can't replace a full one in a single move.
     shutil.rmtree(folder, ignore_errors=True)
     scratch.rename(folder)

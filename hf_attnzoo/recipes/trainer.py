@@ -68,7 +68,7 @@ class ZooTrainer(Seq2SeqTrainer):
         return self.seconds_before + time.perf_counter() - self.started
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Report and remember; see `Trainer.log`. The wall time is remembered too, for a run that goes on from here."""
+        """Report and remember, the wall time too, for a run that goes on from here; see `Trainer.log`."""
         super().log({**logs, "seconds": round(self.seconds, 1)}, *args, **kwargs)
 
     def start_epoch(self, epoch: int) -> None:

@@ -128,6 +128,7 @@ def test_too_long_raises(tokenizer):
 def test_too_long_is_skipped_and_counted(tokenizer, caplog):
     tokens = tokenize_pairs(PAIRS, tokenizer, max_source_length=4, on_too_long="skip")
     assert tokens["input_ids"][:] == [[4, 5, 3], [4, 3]]
+    assert tokens["row"][:] == [0, 1]
     assert "such rows are skipped, 1 of 3" in caplog.text
     with pytest.raises(ValueError, match="no row is left"):
         tokenize_pairs(PAIRS, tokenizer, max_source_length=1, on_too_long="skip")
