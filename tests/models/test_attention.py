@@ -69,12 +69,15 @@ class TestMaskedSoftmax:
         weights = masked_softmax(torch.tensor([[[0.0, 5.0, 0.0]]]), torch.tensor([[1, 0, 1]]).to(kind))
         assert weights.tolist() == [[[0.5, 0.0, 0.5]]]
 
+    @pytest.mark.filterwarnings("ignore:Anomaly Detection")
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES])
     def test_masked_rows_are_zero_and_poison_no_gradient(self, dtype):
         scores = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
         mask = torch.tensor([[0, 0, 0, 0], [0, 1, 1, 0]])
-        weights = masked_softmax(scores, mask)
-        (weights * torch.arange(4, dtype=dtype)).sum().backward()
+        # The anomaly mode also sees a NaN that a later step of the backward pass covers up.
+        with torch.autograd.detect_anomaly():
+            weights = masked_softmax(scores, mask)
+            (weights * torch.arange(4, dtype=dtype)).sum().backward()
         assert weights.dtype == dtype
         assert (weights[0] == 0).all()
         torch.testing.assert_close(weights[1].sum(-1), torch.ones(2, dtype=dtype))
@@ -235,18 +238,17 @@ class TestAdditiveAttention:
         mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
         coefficients = torch.randn(2, 3, 6, generator=generator)
 
-        def run():
+        def run(enabled):
             module.zero_grad()
-            with torch.set_grad_enabled(grad):
+            with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype=dtype, enabled=enabled):
                 contexts, weights = module(query, module.key_proj(values), values, mask)
                 total = (contexts.float() * coefficients).sum()
             if grad:
                 total.backward()
             return contexts, weights, [parameter.grad for parameter in module.parameters()] if grad else []
 
-        contexts, weights, gradients = run()
-        with torch.autocast("cpu", dtype=dtype):
-            half_contexts, half_weights, half_gradients = run()
+        contexts, weights, gradients = run(False)
+        half_contexts, half_weights, half_gradients = run(True)
         near = {"rtol": 0, "atol": 0.08 if dtype == torch.bfloat16 else 0.02}
         torch.testing.assert_close(half_contexts.float(), contexts, **near)
         torch.testing.assert_close(half_weights.float(), weights, **near)

@@ -395,10 +395,16 @@ class TestScan:
 
     @pytest.mark.parametrize("reset_after", [True, False])
     @pytest.mark.parametrize("reverse", [False, True])
-    def test_a_traced_layer_equals_eager(self, reset_after, reverse):
+    def test_a_traced_layer_equals_eager_and_holds_one_step(self, reset_after, reverse):
         made = layer(reset_after, reverse)
+        graphs = []
+
+        def backend(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+
         torch.compiler.reset()
-        compiled = torch.compile(made, backend="eager", fullgraph=True)
+        compiled = torch.compile(made, backend=backend, fullgraph=True)
         with torch.no_grad():
             for lengths in ([4, 2, 0], [1, 3, 4]):
                 states, final = compiled(drawn(3, 4, INPUT), torch.tensor(lengths))
@@ -406,6 +412,8 @@ class TestScan:
                 shown = torch.arange(4) < torch.tensor(lengths)[:, None]
                 torch.testing.assert_close(states[shown], expected[shown], **EXACT)
                 torch.testing.assert_close(final, last, **EXACT)
+        steps = [module for graph in graphs for module in graph.modules() if "tanh" in getattr(module, "code", "")]
+        assert len(steps) == len(graphs) == 1
 
 
 def scan_by_hand(weight, state, inputs):
