@@ -20,6 +20,12 @@ class AttnZooConfig(PreTrainedConfig):
     modeling_module: ClassVar[str] = ""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
+    def __post_init__(self, **kwargs: Any):
+        # Where the package is imported its own pipelines serve; transformers would ask for trust in the checkpoint's.
+        if not type(self).__module__.startswith("transformers_modules."):
+            kwargs.pop("custom_pipelines", None)
+        super().__post_init__(**kwargs)
+
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "AttnZooConfig":
         """Configuration of a published system, or of a small one to play with.

@@ -407,7 +407,6 @@ def saved_pipe(tmp_path_factory):
     return path, pipe(TEXTS, num_beams=3)
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="configurations keep the custom_pipelines of a checkpoint")
 def test_a_saved_pipeline_asks_for_no_trust(saved_pipe):
     path, expected = saved_pipe
     assert pipeline(TASK, model=str(path), device="cpu", max_new_tokens=10)(TEXTS, num_beams=3) == expected

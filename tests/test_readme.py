@@ -1,0 +1,102 @@
+"""What the README and the contributing guide say is run, block by block, in the order of the page."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+)\)")
+
+# These set up a machine; `.ci/run` is what runs them.
+SETUP = ("pip install", "python -m pytest", "ruff ")
+
+# The page promises minutes. Here it is shown that the command works, on a run cut short.
+SHORT = {
+    "quickstart": ["max_steps=10", "eval_steps=10"],
+    "parallel-text": ["max_steps=4", "eval_steps=4"],
+}
+SHORT_DATA = ["data.train.size=300", "data.validation.size=10", "data.test.size=10"]
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+
+
+def shortened(arguments: list[str]) -> list[str]:
+    """The arguments of a command, with overrides that make a training run short."""
+    for recipe, settings in SHORT.items():
+        if recipe in arguments:
+            arguments = [*arguments, *(f"training.{setting}" for setting in settings)]
+            if recipe == "quickstart":
+                arguments += SHORT_DATA
+            else:
+                arguments += ["tokenizer.vocab_size=300", "model.hidden_size=8", "generation.max_new_tokens=5"]
+    if arguments[0] == "python" and arguments[1].endswith("bottleneck.py"):
+        small = [*SHORT_DATA, "training.max_steps=2", "training.eval_steps=2", "model.hidden_size=8"]
+        arguments = [*arguments, *small, "--per-length", "2", "--output", "."]
+    return arguments
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place like a clone of the repository, in which the page's commands may write."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "training").symlink_to(ROOT / "training")
+    lines = [f"wort{index} zwei\tword{index} two\n" for index in range(200)]
+    (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def run(command: list[str], folder: Path, stdin: str | None = None) -> str:
+    program = [sys.executable, *command[1:]] if command[0] == "python" else command
+    if command[0] in ("attnzoo", "accelerate"):
+        program = [str(Path(sys.executable).parent / command[0]), *command[1:]]
+    done = subprocess.run(program, cwd=folder, input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_readme_runs_from_top_to_bottom(folder):
+    ran = []
+    for language, text in blocks("README.md"):
+        if language == "python":
+            script = "import transformers; transformers.utils.logging.disable_progress_bar()\n" + text
+            run(["python", "-c", script], folder)
+            ran.append("python")
+            continue
+        assert language == "bash", f"a block of {language} is not run by any test"
+        for line in text.strip().splitlines():
+            for part in line.split(" && "):
+                if part.startswith(SETUP):
+                    continue
+                stdin = None
+                if part.startswith("echo "):
+                    said, part = part.split(" | ")
+                    stdin = shlex.split(said)[1] + "\n"
+                output = run(shortened(shlex.split(part)), folder, stdin)
+                ran.append(part.split()[0])
+                if "families" in part:
+                    assert "rnnsearch" in output
+    assert ran.count("python") >= 5
+    assert ran.count("attnzoo") >= 7
+    assert (folder / "runs/quickstart/model/attention.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "map.png").is_file()
+    assert (folder / "map.svg").is_file()
+    assert (folder / "bottleneck.png").is_file()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page):
+    links = [link for link in LINK.findall((ROOT / page).read_text(encoding="utf-8")) if "://" not in link]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "pip install --quiet -c constraints.txt -e" in script
+    assert "python -m pytest" in script
