@@ -14,7 +14,7 @@ def token_cross_entropy(
     head: nn.Linear,
     labels: Tensor,
     num_items_in_batch: Tensor | int | None = None,
-    chunk_size: int = 512,
+    chunk_size: int = 256,
 ) -> Tensor:
     """Cross-entropy of a vocabulary head, computed only where there is something to predict.
 
@@ -93,7 +93,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
                 if need_hidden:
                     grad_hidden[rows] = grad_logits @ cast_weight
                 if need_weight:
-                    grad_weight += grad_logits.T @ inputs
+                    _add_product(grad_weight, grad_logits.T, inputs)
                 if need_bias:
                     grad_bias += grad_logits.sum(dim=0)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
@@ -104,3 +104,11 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         scaled = [None if tensor is None else tensor * grad.to(tensor.dtype) for tensor in ctx.saved_tensors]
         return (*scaled, None, None, None)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    # In place there is no second matrix of the head's size, unless autocast has made the product's type another one.
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
