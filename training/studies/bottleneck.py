@@ -6,7 +6,7 @@ no data). Both are asked for strings of 3 to 25 letters.
 
     python training/studies/bottleneck.py
 
-writes `bottleneck.png` and `bottleneck.json` beside this file, in about eight minutes on two cores.
+writes `bottleneck.png` and `bottleneck.json` beside this file, in about five minutes on two cores.
 """
 
 import json
