@@ -240,19 +240,23 @@ def test_what_is_a_plain_linear():
 
 
 class LogitRows(TorchDispatchMode):
-    """Counts the rows of logits that any operator makes out of something else, and the largest tensor made."""
+    """Counts matrix products, notes the rows of those that make logits, and the most rows that any logits have."""
+
+    PRODUCTS = ("mm", "addmm", "addmm_", "linear", "bmm", "baddbmm", "baddbmm_")
 
     def __init__(self, vocab):
         super().__init__()
-        self.vocab, self.products, self.most = vocab, [], 0
+        self.vocab, self.all_products, self.products, self.most = vocab, 0, [], 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
+        is_product = func.overloadpacket.__name__ in self.PRODUCTS
+        self.all_products += is_product
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.shape[-1] == self.vocab:
                 rows = tensor.numel() // self.vocab
                 self.most = max(self.most, rows)
-                if func.overloadpacket in (torch.ops.aten.addmm, torch.ops.aten.mm, torch.ops.aten.linear):
+                if is_product:
                     self.products.append(rows)
         return result
 
@@ -272,6 +276,8 @@ def test_logits_exist_for_labelled_positions_only_and_a_chunk_at_a_time(grad, bi
     # 28 labelled positions
     assert seen.products == [10, 10, 8]
     assert seen.most == 10
+    # Per chunk the logits and, only if anybody wants them, the gradients of what the head reads and of its weight.
+    assert seen.all_products == (9 if grad else 3)
 
 
 def test_traced_equals_eager():
