@@ -63,6 +63,22 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, choices))}{hint}")
 
 
+def check_token_ids(vocab_size: int, **ids: int | list[int] | None) -> None:
+    """Refuse special tokens that have no row in the embedding; None passes.
+
+    Args:
+        vocab_size: rows of the embedding.
+        ids: name -> id, or ids.
+
+    Raises:
+        ValueError: naming the first that is out of range.
+    """
+    for name, value in ids.items():
+        for token in value if isinstance(value, list) else [value]:
+            if token is not None and not 0 <= token < vocab_size:
+                raise ValueError(f"{name}={value}: a vocabulary of {vocab_size} has the ids 0 to {vocab_size - 1}")
+
+
 def check_positive(**values: int | None) -> None:
     """Refuse sizes below 1; None passes.
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_attnzoo import AttnZooConfig, check_choice, check_positive, check_probability
+from .configuration_attnzoo import AttnZooConfig, check_choice, check_positive, check_probability, check_token_ids
 
 
 @strict
@@ -101,6 +101,14 @@ class RNNSearchConfig(AttnZooConfig):
             num_encoder_layers=self.num_encoder_layers,
             num_decoder_layers=self.num_decoder_layers,
         )
+        check_token_ids(
+            self.vocab_size,
+            pad_token_id=self.pad_token_id,
+            bos_token_id=self.bos_token_id,
+            eos_token_id=self.eos_token_id,
+            decoder_start_token_id=self.decoder_start_token_id,
+        )
+        check_token_ids(self.source_vocab_size or self.vocab_size, pad_token_id=self.pad_token_id)
         check_probability(dropout=self.dropout)
         if self.attention == "none" and self.attention_size is not None:
             raise ValueError(f'attention_size={self.attention_size} has no use with attention="none"; leave it out')

@@ -57,6 +57,11 @@ class AttnZooPreTrainedModel(PreTrainedModel):
         self.config.auto_map = self.config.auto_map_entries()
         super().save_pretrained(save_directory, **kwargs)
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        # For custom code transformers skips a module whose own parameters are all loaded, and so one that has none and
+        # initialises those of its children. Ours needs no such care: it asks every parameter.
+        super()._initialize_weights(module, is_custom_code=False)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         std = self.config.initializer_range

@@ -198,11 +198,14 @@ def prepare_decoder_inputs(
         `decoder_input_ids`, or the labels shifted to the right.
 
     Raises:
-        ValueError: if labels and decoder inputs differ in shape.
+        ValueError: if labels and decoder inputs differ in shape, or if the configuration lacks an id to shift with.
     """
     if labels is None:
         return decoder_input_ids
     if decoder_input_ids is None and decoder_embeds is None:
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if getattr(model.config, name) is None:
+                raise ValueError(f"config.{name} is None: labels can't be shifted without it, pass decoder_input_ids")
         return shift_tokens_right(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
     given = decoder_input_ids if decoder_input_ids is not None else decoder_embeds
     check_mask("labels", labels, given.shape[:2])
