@@ -2,14 +2,17 @@
 
 import dataclasses
 import difflib
+import inspect
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
-import yaml
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
+
+from .reading import read_yaml, write_yaml
 
 
 @strict
@@ -149,7 +152,8 @@ class Recipe:
         tokenizer: see `TokenizerSection`.
         model: fields of the family's configuration, and `preset` to start from one of its presets.
         training: see `TrainingSection`.
-        generation: what `generate()` is given, in evaluation and as the saved model's default.
+        generation: what `generate()` is given, in evaluation and as the saved model's default. Without a limit of
+            length, outputs have at most twice the tokens of the longest training target.
         evaluation: see `EvaluationSection`.
     """
 
@@ -167,12 +171,31 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """The recipe as YAML, every default written out."""
-        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
+        return write_yaml(dataclasses.asdict(self))
 
 
 _CHOICES = {
     "data.on_too_long": ("raise", "skip", "truncate"),
     "training.precision": ("fp32", "bf16", "fp16"),
+}
+_LEAST = {
+    "data.max_source_length": 1,
+    "data.max_target_length": 1,
+    "training.batch_tokens": 1,
+    "training.gradient_accumulation_steps": 1,
+    "training.learning_rate": 0,
+    "training.warmup_steps": 0,
+    "training.weight_decay": 0,
+    "training.max_grad_norm": 0,
+    "training.eval_steps": 1,
+    "training.eval_batch_size": 1,
+    "training.logging_steps": 1,
+    "training.patience": 1,
+    "training.save_total_limit": 1,
+    "training.num_workers": 0,
+    "training.threads": 1,
+    "evaluation.samples": 0,
+    "evaluation.maps": 0,
 }
 
 
@@ -188,12 +211,9 @@ def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
 
     Raises:
         ValueError: if the file isn't a YAML mapping, a key is unknown (the nearest one is named), missing or of the
-            wrong type, or an override isn't of the form `key=value`.
+            wrong type, a number is too small, or an override isn't of the form `key=value`.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from error
+    content = read_yaml(path.read_text(encoding="utf-8"), str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path}: a recipe is a mapping of keys to values, got {type(content).__name__}")
     for override in overrides:
@@ -216,10 +236,17 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """
     recipe = _build(Recipe, content, where, "")
     for key, choices in _CHOICES.items():
-        section, name = key.split(".")
-        value = getattr(getattr(recipe, section), name)
-        if value not in choices:
-            raise ValueError(f"{where}: {key}={value!r} is none of {', '.join(choices)}")
+        if _value(recipe, key) not in choices:
+            raise ValueError(f"{where}: {key}={_value(recipe, key)!r} is none of {', '.join(choices)}")
+    for key, least in _LEAST.items():
+        value = _value(recipe, key)
+        if value is not None and not value >= least:
+            raise ValueError(f"{where}: {key}={value} must be at least {least}")
+    training = recipe.training
+    if training.max_steps != -1 and training.max_steps < 1:
+        raise ValueError(f"{where}: training.max_steps={training.max_steps} must be at least 1, or -1 to go by epochs")
+    if training.max_steps == -1 and not training.epochs > 0:
+        raise ValueError(f"{where}: training.epochs={training.epochs} must be above 0")
     if recipe.evaluation.best_metric not in recipe.evaluation.metrics:
         raise ValueError(
             f"{where}: evaluation.best_metric={recipe.evaluation.best_metric!r} must be one of evaluation.metrics, "
@@ -233,7 +260,30 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return difflib.get_close_matches(name, list(names), n=1, cutoff=0)[0]
 
 
+def wrong_type(error: StrictDataclassError, cls: type, values: Mapping[str, Any]) -> str:
+    """Name, value and type of the field that a strict dataclass has refused.
+
+    Args:
+        error: what it raised.
+        cls: the dataclass.
+        values: what it was given.
+    """
+    match = re.search(r"error for field '(\w+)'", str(error))
+    types = {item.name: item.type for item in dataclasses.fields(cls)}
+    if match is None or match[1] not in values:
+        return str(error)
+    return f"{match[1]}={values[match[1]]!r} must be of type {inspect.formatannotation(types[match[1]])}"
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(recipe, section), name)
+
+
 def _build(cls: type, content: Any, where: str, prefix: str) -> Any:
+    if content is None:
+        # A section of which nothing but comments is left.
+        content = {}
     if not isinstance(content, Mapping):
         raise ValueError(f"{where}: {prefix.rstrip('.')} must be a mapping, got {content!r}")
     fields = {item.name: item for item in dataclasses.fields(cls)}
@@ -242,8 +292,10 @@ def _build(cls: type, content: Any, where: str, prefix: str) -> Any:
         if key not in fields:
             guess = nearest(str(key), fields)
             raise ValueError(f"{where}: unknown key {prefix}{key}; did you mean {prefix}{guess}?")
-        section = dataclasses.is_dataclass(fields[key].type)
-        values[key] = _build(fields[key].type, value, where, f"{prefix}{key}.") if section else value
+        kind = fields[key].type
+        if dataclasses.is_dataclass(kind):
+            value = _build(kind, value, where, f"{prefix}{key}.")
+        values[key] = {} if value is None and get_origin(kind) is dict else value
     for name, item in fields.items():
         required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
         if required and name not in values:
@@ -251,7 +303,7 @@ def _build(cls: type, content: Any, where: str, prefix: str) -> Any:
     try:
         return cls(**values)
     except StrictDataclassError as error:
-        raise ValueError(f"{where}: {prefix}{str(error).splitlines()[-1].strip()}") from error
+        raise ValueError(f"{where}: {prefix}{wrong_type(error, cls, values)}") from error
 
 
 def _override(content: dict[str, Any], override: str) -> None:
@@ -260,10 +312,9 @@ def _override(content: dict[str, Any], override: str) -> None:
         raise ValueError(f"override {override!r} is not of the form key=value, such as training.max_steps=100")
     *sections, name = key.split(".")
     for section in sections:
-        content = content.setdefault(section, {})
+        if content.get(section) is None:
+            content[section] = {}
+        content = content[section]
         if not isinstance(content, dict):
             raise ValueError(f"override {override!r}: {section} is not a section")
-    try:
-        content[name] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ValueError(f"override {override!r}: the value is not valid YAML: {error}") from error
+    content[name] = read_yaml(value, f"override {override!r}")
