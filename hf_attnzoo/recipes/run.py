@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import torch
 import transformers
 from datasets import Dataset, disable_progress_bars
+from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
-from rich.table import Table
 from transformers import (
     AutoTokenizer,
     EarlyStoppingCallback,
@@ -20,19 +21,20 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainingArguments,
-    TrainerState,
     pipeline,
     set_seed,
 )
 
 from ..attention_maps import attention_map, plot_grid
-from ..data import Seq2SeqCollator, load_source, tokenize_pairs
+from ..data import Seq2SeqCollator, load_source, token_lengths, tokenize_pairs
 from ..evaluation import bootstrap_interval, exact_matches, generation_metrics, token_errors
 from ..hub import RunFacts, model_card
 from ..models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
 from ..registry import FAMILIES, Family
-from .schema import Recipe, nearest
-from .trainer import ZooTrainer, decode_rows, last_complete_checkpoint, text_metrics
+from .reporting import make_console, report, say
+from .resume import CHECKPOINTS, METRICS, MODEL, claim_output, has_ended, load_best, read_state
+from .schema import Recipe, nearest, wrong_type
+from .trainer import ZooTrainer, decode_rows, text_metrics
 
 SPLITS = ("train", "validation", "test")
 
@@ -70,7 +72,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     Raises:
         ValueError: if the recipe asks for something that doesn't exist, before any training.
     """
-    console = console or Console()
+    console = console or make_console()
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     family = _family(recipe)
@@ -81,40 +83,44 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
 
     texts = load_splits(recipe)
     for split, rows in texts.items():
-        console.print(f"{split}: {len(rows):,} pairs, such as {rows[0]['source']!r} → {rows[0]['target']!r}")
+        say(console, f"{split}: {len(rows):,} pairs, such as {rows[0]['source']!r} → {rows[0]['target']!r}")
     tokenizer = build_tokenizer(recipe, texts["train"])
-    model = build_model(recipe, family, tokenizer)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    console.print(f"{type(model).__name__}: {parameters:,} parameters")
-
     datasets = {split: _tokenize(recipe, rows, tokenizer) for split, rows in texts.items()}
-    trainer = build_trainer(recipe, model, tokenizer, datasets, output / "checkpoints")
-    checkpoint = last_complete_checkpoint(output / "checkpoints") if (output / "checkpoints").is_dir() else None
-    if checkpoint is not None:
-        console.print(f"going on from {checkpoint}")
-    if checkpoint is None or not _restore_finished(trainer, checkpoint):
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    seconds = trainer.seconds
+    # From token ids back to texts: pairs that were too long are not among them.
+    texts = {split: texts[split].select(rows["row"]) for split, rows in datasets.items()}
+    model = build_model(recipe, family, tokenizer)
+    longest = int(token_lengths(datasets["train"], "labels").max())
+    model.generation_config = generation_config(recipe, model, longest)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
+    trainer = build_trainer(recipe, model, tokenizer, datasets, texts["validation"]["target"], console)
+    _rehearse(recipe, trainer)
+    checkpoint = claim_output(recipe, texts, trainer.is_world_process_zero())
+    train(trainer, checkpoint)
+    seconds = trainer.seconds
+    # The texts are scored below, with intervals.
+    trainer.compute_metrics = None
     predicted = trainer.predict(datasets["test"])
     if not trainer.is_world_process_zero():
-        return RunResult(output / "model", {}, [], seconds)
+        return RunResult(output / MODEL, {}, [], seconds)
+
     outputs = decode_rows(tokenizer, predicted.predictions)
-    # From predictions back to texts: pairs that were too long are not among them.
-    kept = texts["test"].select(datasets["test"]["row"])
-    metrics, intervals = score(recipe, outputs, kept["target"])
-    samples = list(zip(kept["source"], kept["target"], outputs, strict=True))[: recipe.evaluation.samples]
+    metrics, intervals = score(recipe, outputs, texts["test"]["target"])
+    samples = list(zip(texts["test"]["source"], texts["test"]["target"], outputs, strict=True))
+    samples = samples[: recipe.evaluation.samples]
+    pictured = samples[: recipe.evaluation.maps] if _has_attention(model) else []
 
     # The trainer fills the generation settings with defaults for its own use.
-    model.generation_config = generation_config(recipe, model)
+    model.generation_config = generation_config(recipe, model, longest)
     model.eval()
-    folder = output / "model"
+    folder = output / MODEL
     facts = RunFacts(
         name=recipe.name,
         summary=family.summary,
         paper=family.paper,
         license=recipe.license,
-        data_name=str(recipe.data.source),
+        data_name=data_name(recipe),
         data_license=recipe.data.license,
         rows={split: len(rows) for split, rows in datasets.items()},
         parameters=parameters,
@@ -126,12 +132,12 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         intervals=intervals,
         samples=samples,
         recipe=recipe.to_yaml(),
-        has_map=_has_attention(model) and recipe.evaluation.maps > 0,
+        has_map=bool(pictured),
     )
-    save_run(folder, model, tokenizer, facts, samples[: recipe.evaluation.maps])
-    shutil.rmtree(output / "checkpoints")
+    save_run(folder, model, tokenizer, facts, pictured)
+    shutil.rmtree(output / CHECKPOINTS)
     report(console, facts)
-    check_reload(folder, family, samples, console)
+    check_reload(folder, family, model, tokenizer, samples, console)
     return RunResult(folder, metrics, samples, seconds)
 
 
@@ -156,19 +162,27 @@ def load_splits(recipe: Recipe) -> dict[str, Dataset]:
     Raises:
         ValueError: if no source is named or a split is empty.
     """
-    data = recipe.data
     splits = {}
     for split in SPLITS:
-        arguments = {"source": data.source, "split": split, **data.options, **getattr(data, split)}
-        source = arguments.pop("source")
-        if source is None:
-            raise ValueError(
-                "data.source is missing: name a built-in source, a file, a folder or a dataset on the Hub"
-            )
+        source = _source(recipe, split)
+        arguments = {"split": split, **recipe.data.options, **getattr(recipe.data, split)}
+        arguments.pop("source", None)
         splits[split] = load_source(source, **arguments)
         if len(splits[split]) == 0:
             raise ValueError(f"data: the {split} split of {source!r} is empty")
     return splits
+
+
+def _source(recipe: Recipe, split: str) -> str:
+    source = {"source": recipe.data.source, **recipe.data.options, **getattr(recipe.data, split)}["source"]
+    if source is None:
+        raise ValueError("data.source is missing: name a built-in source, a file, a folder or a dataset on the Hub")
+    return source
+
+
+def data_name(recipe: Recipe) -> str:
+    """What the recipe names its data, with commas where the splits come from several sources."""
+    return ", ".join(dict.fromkeys(str(_source(recipe, split)) for split in SPLITS))
 
 
 def build_tokenizer(recipe: Recipe, rows: Dataset) -> PreTrainedTokenizerBase:
@@ -201,7 +215,7 @@ def build_model(recipe: Recipe, family: Family, tokenizer: PreTrainedTokenizerBa
         The model.
 
     Raises:
-        ValueError: if a field is unknown, or set by the tokenizer alone.
+        ValueError: if a field is unknown, of the wrong type, or set by the tokenizer alone.
     """
     fields = dict(recipe.model)
     config_class = family.config_class
@@ -217,22 +231,34 @@ def build_model(recipe: Recipe, family: Family, tokenizer: PreTrainedTokenizerBa
     fields["vocab_size"] = target_size
     fields["source_vocab_size"] = None if recipe.tokenizer.shared else source_size
     preset = fields.pop("preset", None)
-    config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
-    model = family.model_class(family.head)(config)
-    model.generation_config = generation_config(recipe, model)
-    return model
+    try:
+        config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
+    except StrictDataclassError as error:
+        raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
+    return family.model_class(family.head)(config)
 
 
-def generation_config(recipe: Recipe, model: PreTrainedModel) -> GenerationConfig:
+def generation_config(recipe: Recipe, model: PreTrainedModel, longest: int) -> GenerationConfig:
     """The model's generation settings, those of the recipe among them.
+
+    Args:
+        recipe: whose `generation` section counts.
+        model: whose special tokens count.
+        longest: tokens of the longest training target; twice as many may be written if the recipe sets no limit.
+
+    Returns:
+        Settings for `model.generation_config`.
 
     Raises:
         ValueError: if the recipe sets something that transformers' generation doesn't have.
     """
     config = GenerationConfig.from_model_config(model.config)
-    for name, value in recipe.generation.items():
-        if not hasattr(config, name):
-            known = [key for key in vars(config) if not key.startswith("_")]
+    known = [name for name in vars(config) if not name.startswith("_")]
+    settings = dict(recipe.generation)
+    if settings.get("max_new_tokens") is None and settings.get("max_length") is None:
+        settings["max_new_tokens"] = 2 * longest
+    for name, value in settings.items():
+        if name not in known:
             raise ValueError(f"generation.{name} is unknown; did you mean {nearest(name, known)!r}?")
         setattr(config, name, value)
     config.validate(strict=True)
@@ -254,16 +280,18 @@ def build_trainer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     datasets: dict[str, Dataset],
-    checkpoints: Path,
+    references: Sequence[str],
+    console: Console | None = None,
 ) -> ZooTrainer:
     """The trainer of a recipe.
 
     Args:
-        recipe: whose `training` and `evaluation` sections count.
+        recipe: whose `output`, `training` and `evaluation` sections count.
         model: to train.
         tokenizer: saved with every checkpoint.
         datasets: tokenised `train` and `validation` splits.
-        checkpoints: folder to write to.
+        references: targets of the validation split, as texts.
+        console: where to report to. Default: `None`, standard output.
 
     Returns:
         The trainer, which chooses the best checkpoint by `evaluation.best_metric`.
@@ -271,7 +299,7 @@ def build_trainer(
     section = recipe.training
     lower_is_better = recipe.evaluation.best_metric.endswith("error_rate")
     arguments = Seq2SeqTrainingArguments(
-        output_dir=str(checkpoints),
+        output_dir=str(Path(recipe.output) / CHECKPOINTS),
         seed=recipe.seed,
         max_steps=section.max_steps,
         num_train_epochs=section.epochs,
@@ -283,6 +311,7 @@ def build_trainer(
         weight_decay=section.weight_decay,
         adam_beta2=section.adam_beta2,
         max_grad_norm=section.max_grad_norm,
+        use_cpu=not torch.accelerator.is_available(),
         bf16=section.precision == "bf16",
         fp16=section.precision == "fp16",
         activation_checkpointing=section.gradient_checkpointing,
@@ -293,6 +322,7 @@ def build_trainer(
         save_strategy="steps",
         save_steps=section.eval_steps,
         save_total_limit=section.save_total_limit,
+        restore_callback_states_from_checkpoint=True,
         logging_steps=section.logging_steps,
         load_best_model_at_end=True,
         metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
@@ -307,25 +337,47 @@ def build_trainer(
         model=model,
         args=arguments,
         batch_tokens=section.batch_tokens,
+        console=console,
         train_dataset=datasets["train"],
         eval_dataset=datasets["validation"],
         data_collator=Seq2SeqCollator(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=text_metrics(tokenizer, recipe.evaluation),
+        compute_metrics=text_metrics(tokenizer, recipe.evaluation, references),
         callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
     )
 
 
-def _restore_finished(trainer: ZooTrainer, checkpoint: Path) -> bool:
-    # A run may have been killed after its last step, before the model was saved: nothing is left to train then.
-    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    if state.global_step < state.max_steps:
-        return False
-    best = type(trainer.model).from_pretrained(state.best_model_checkpoint or checkpoint)
-    trainer.model.load_state_dict(best.state_dict())
+def _rehearse(recipe: Recipe, trainer: ZooTrainer) -> None:
+    """Generate and score once, so that what would stop the first evaluation stops the run before any training."""
+    evaluation = recipe.evaluation
+    generation_metrics(["a"], ["a"], tokenize=evaluation.tokenize, names=evaluation.metrics)
+    model = trainer.model.eval()
+    batch = trainer.data_collator([trainer.eval_dataset[0]])
+    try:
+        model.generate(**{name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")})
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"generation: {error}") from error
+
+
+def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
+    """Train, or go on from a checkpoint; the model has the weights of the best checkpoint afterwards.
+
+    Args:
+        trainer: of a run whose output has been claimed.
+        checkpoint: what a killed run left. A run may have been killed after its last step, before the model was saved:
+            nothing is left to train then.
+    """
+    if checkpoint is None:
+        trainer.train()
+        return
+    say(trainer.progress_report.console, f"going on from {checkpoint}")
+    state = read_state(checkpoint, trainer.is_world_process_zero())
+    if not has_ended(state):
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+        return
+    load_best(trainer.model, state, checkpoint)
     trainer.state = state
-    trainer.seconds_before = max(entry.get("seconds", 0.0) for entry in state.log_history)
-    return True
+    trainer.start_clock(state)
 
 
 def score(
@@ -382,7 +434,7 @@ def save_run(
     tokenizer.save_pretrained(scratch)
     model_card(facts).save(scratch / "README.md")
     metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps, "seconds": facts.seconds}
-    (scratch / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (scratch / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if facts.has_map:
         maps = [attention_map(model, tokenizer, source) for source, _, _ in pictured]
         titles = [f"{item.source_text} → {item.target_text}" for item in maps]
@@ -392,40 +444,46 @@ def save_run(
     scratch.rename(folder)
 
 
-def report(console: Console, facts: RunFacts) -> None:
-    """Print samples and scores."""
-    table = Table("source", "reference", "output", title=f"{len(facts.samples)} of the test pairs")
-    for source, reference, output in facts.samples:
-        table.add_row(source, reference, output if output == reference else f"[red]{output}[/red]")
-    console.print(table)
-    for name, value in facts.metrics.items():
-        if name.endswith("_signature"):
-            continue
-        between = facts.intervals.get(name)
-        interval = f" (95 % interval {between[0]:.4f} to {between[1]:.4f})" if between else ""
-        console.print(f"test {name}: {value:.4f}{interval}  [dim]{facts.metrics[f'{name}_signature']}[/dim]")
-    console.print(f"{facts.steps:,} steps in {facts.seconds:.0f} s")
-
-
-def check_reload(folder: Path, family: Family, samples: list[tuple[str, str, str]], console: Console) -> None:
-    """Load a saved run as anybody would, and see that it says the same.
+def check_reload(
+    folder: Path,
+    family: Family,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    samples: list[tuple[str, str, str]],
+    console: Console,
+) -> None:
+    """Load a saved run as anybody would, and see that it is the same.
 
     Args:
         folder: that the run was saved to.
         family: row of the registry.
+        model: that was saved.
+        tokenizer: that was saved.
         samples: source, reference and output; the outputs are compared.
         console: where to report to.
 
     Raises:
-        RuntimeError: if the reloaded model answers otherwise than the trained one did.
+        RuntimeError: if a weight or the ids of a source differ.
     """
-    model = getattr(transformers, family.head).from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    sources, outputs = [source for source, _, _ in samples], [output for _, _, output in samples]
-    batch = tokenizer(sources, padding=True, return_tensors="pt")
-    by_hand = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+    loaded = getattr(transformers, family.head).from_pretrained(folder)
+    weights, loaded_weights = model.state_dict(), loaded.state_dict()
+    for name in weights.keys() | loaded_weights.keys():
+        if name not in weights or name not in loaded_weights or not loaded_weights[name].equal(weights[name].cpu()):
+            raise RuntimeError(f"{folder}: {name} is not what was saved")
+    loaded_tokenizer = AutoTokenizer.from_pretrained(folder)
     task = family.pipelines[0]
-    by_pipeline = [item["translation_text"] for item in pipeline(task, model=str(folder))(sources)]
-    if not by_hand == by_pipeline == outputs:
-        raise RuntimeError(f"{folder}: the saved model answers {by_hand} and {by_pipeline}, the trained one {outputs}")
-    console.print(f"loaded back from {folder}: {family.head}, AutoTokenizer and pipeline({task!r}) agree")
+    translate = pipeline(task, model=str(folder))
+    agree = f"loaded back from {folder}: {family.head}, AutoTokenizer and pipeline({task!r}) agree"
+    if not samples:
+        say(console, agree)
+        return
+    sources, outputs = [source for source, _, _ in samples], [output for _, _, output in samples]
+    batch = loaded_tokenizer(sources, padding=True, return_tensors="pt")
+    if not batch["input_ids"].equal(tokenizer(sources, padding=True, return_tensors="pt")["input_ids"]):
+        raise RuntimeError(f"{folder}: the saved tokenizer makes other ids of {sources}")
+    by_hand = loaded_tokenizer.batch_decode(loaded.generate(**batch), skip_special_tokens=True)
+    by_pipeline = [item["translation_text"] for item in translate(sources)]
+    answers = list(zip(outputs, by_hand, by_pipeline, strict=True))
+    differ = sum(len(set(same)) > 1 for same in answers)
+    # Sampling draws anew, and elsewhere than on one device in one precision numbers are rounded otherwise.
+    say(console, f"{agree} on the weights; {differ} of {len(answers)} answers differ" if differ else agree)

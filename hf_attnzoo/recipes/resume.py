@@ -1,0 +1,153 @@
+"""What a killed run left, and whether it is ours to go on with."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedModel, TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from .schema import Recipe
+
+CHECKPOINTS, MODEL, METRICS = "checkpoints", "model", "metrics.json"
+
+# Beside the checkpoints: which run they are of.
+_IDENTITY = "run.json"
+_STATE = "trainer_state.json"
+
+# What may change while a run is under way, since the weights don't hang on it.
+_FREE = ("name", "output", "license", "data.license", "training.threads", "training.num_workers")
+_FREE += ("training.eval_batch_size", "training.logging_steps", "training.save_total_limit")
+_FREE += ("evaluation.samples", "evaluation.maps")
+
+
+def claim_output(recipe: Recipe, texts: dict[str, Dataset], main_process: bool = True) -> Path | None:
+    """Make the folder of checkpoints, or see that those in it are of this very run.
+
+    Args:
+        recipe: of the run.
+        texts: the data of each split.
+        main_process: whether this is the one process that writes and removes files.
+
+    Returns:
+        The last complete checkpoint, or None.
+
+    Raises:
+        ValueError: if the folders hold something else, which the run would mix with or remove.
+    """
+    output = Path(recipe.output)
+    model, checkpoints = output / MODEL, output / CHECKPOINTS
+    if _holds_something(model) and not (model / METRICS).is_file():
+        raise ValueError(f"output={recipe.output}: {model} holds something that no run has written, and would be lost")
+    identity = json.loads(json.dumps({"digest of the data": _digest(texts), **_flat(dataclasses.asdict(recipe))}))
+    file = checkpoints / _IDENTITY
+    if not _holds_something(checkpoints):
+        if main_process:
+            checkpoints.mkdir(parents=True, exist_ok=True)
+            scratch = output / f".{_IDENTITY}"
+            scratch.write_text(json.dumps(identity), encoding="utf-8")
+            scratch.replace(file)
+        return None
+    if not file.is_file():
+        raise ValueError(f"output={recipe.output}: {checkpoints} holds something that no run has written")
+    before = json.loads(file.read_text(encoding="utf-8"))
+    for key in [*before, *identity]:
+        was, now = before.get(key), identity.get(key)
+        if was != now and key not in _FREE:
+            raise ValueError(
+                f"{checkpoints} is of a run with {key}={was!r}, not {now!r}: undo the change to go on with that run; "
+                "to start afresh, remove the folder or choose another output"
+            )
+    return last_complete_checkpoint(checkpoints, remove_others=main_process)
+
+
+def _holds_something(path: Path) -> bool:
+    # A file in place of a folder fails here, as an OSError that names it.
+    return path.exists() and any(path.iterdir())
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in content.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _digest(texts: dict[str, Dataset]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for rows in texts.values():
+        for batch in rows.select_columns(["source", "target"]).iter(batch_size=10_000):
+            digest.update("\0".join([*batch["source"], *batch["target"], ""]).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def last_complete_checkpoint(folder: Path, remove_others: bool = False) -> Path | None:
+    """The newest checkpoint that was written to its end.
+
+    The trainer writes the state of a checkpoint after everything else: if that can be read, the rest is there.
+
+    Args:
+        folder: where the checkpoints are.
+        remove_others: remove the newer ones, half-written as they are.
+
+    Returns:
+        The checkpoint's folder, or None.
+    """
+    by_step = {
+        int(path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")): path
+        for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+        if path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-").isdigit()
+    }
+    for step in sorted(by_step, reverse=True):
+        try:
+            state = json.loads((by_step[step] / _STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            state = None
+        if isinstance(state, dict) and state.get("global_step") == step:
+            return by_step[step]
+        if remove_others:
+            shutil.rmtree(by_step[step])
+    return None
+
+
+def read_state(checkpoint: Path, main_process: bool = True) -> TrainerState:
+    """The trainer's state at a checkpoint; where the folder has been moved, its best checkpoint has moved along.
+
+    Args:
+        checkpoint: folder.
+        main_process: whether this is the one process that writes and removes files.
+    """
+    state = TrainerState.load_from_json(str(checkpoint / _STATE))
+    if state.best_model_checkpoint is not None:
+        best = str(checkpoint.parent / os.path.basename(state.best_model_checkpoint))
+        if best != state.best_model_checkpoint:
+            state.best_model_checkpoint = best
+            if main_process:
+                # The trainer reads the file by itself.
+                state.save_to_json(str(checkpoint / f".{_STATE}"))
+                (checkpoint / f".{_STATE}").replace(checkpoint / _STATE)
+    return state
+
+
+def has_ended(state: TrainerState) -> bool:
+    """Whether nothing is left to train, by the number of steps or by patience."""
+    control = state.stateful_callbacks.get("TrainerControl", {}).get("args", {})
+    return state.global_step >= state.max_steps or control.get("should_training_stop", False)
+
+
+def load_best(model: PreTrainedModel, state: TrainerState, checkpoint: Path) -> None:
+    """Give a model the weights of the best checkpoint.
+
+    Args:
+        model: to fill.
+        state: from `read_state`.
+        checkpoint: what counts where no evaluation has chosen a best one.
+    """
+    best = type(model).from_pretrained(state.best_model_checkpoint or checkpoint)
+    model.load_state_dict(best.state_dict())
