@@ -1,21 +1,16 @@
 """`attnzoo`: thin doors onto the rooms of the package. Nothing heavy is imported before a command needs it."""
 
 import json
-import sys
+import re
+import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-app = typer.Typer(
-    help="The attention models, from RNNsearch to GPT and BERT: train, translate, look inside.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="Folder of a saved model, or its name on the Hub.")
@@ -41,25 +36,27 @@ def train(
 ) -> None:
     """Train a model from a recipe, score it, draw its attention, save it, load it back."""
     from .recipes import find_recipe, load_recipe, run_recipe
+    from .recipes.reporting import make_console, say
 
-    console = Console()
+    console = make_console()
     with _plain_errors():
         result = run_recipe(load_recipe(find_recipe(recipe), overrides or ()), console)
     if not result.samples:
         return
-    console.print(f"\nmodel, card and picture are in {result.model}; attention.png shows where it looked. Next:\n")
+    picture = "; attention.png shows where it looked" if (result.model / "attention.png").is_file() else ""
+    say(console, f"\nmodel and card are in {result.model}{picture}. Next:\n")
     source = result.samples[0][0]
-    console.print(f'  attnzoo translate {result.model} "{source}"', highlight=False, soft_wrap=True)
-    console.print("  attnzoo train parallel-text data.source=YOUR_PAIRS.tsv", highlight=False, soft_wrap=True)
+    # Two dashes keep a text from being taken for an option.
+    words = [str(result.model), *(["--"] if source.startswith("-") else []), source]
+    say(console, f"  attnzoo translate {shlex.join(words)}")
+    say(console, "  attnzoo train parallel-text data.source=YOUR_PAIRS.tsv")
 
 
 @app.command()
 def translate(
     model: ModelArgument,
     text: Annotated[str | None, typer.Argument(help="Text to translate. Without it, lines of FILE or stdin.")] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="One text a line.", exists=True, dir_okay=False)
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="One text a line.")] = None,
     beams: BeamsOption = None,
     n_best: Annotated[int, typer.Option("--n-best", "-n", min=1, help="Outputs for each text, best first.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Print log-probabilities before the outputs.")] = False,
@@ -74,9 +71,9 @@ def translate(
         options["num_return_sequences"] = n_best
         options["num_beams"] = max(beams or 0, n_best)
     with _plain_errors():
-        pipe = _pipeline(model)
-        for outputs in pipe(_lines(text, file), batch_size=batch_size, return_scores=scores, **options):
-            for output in outputs if isinstance(outputs, list) else [outputs]:
+        lines = iter([text]) if text is not None else _lines(file)
+        for outputs in _pipeline(model)(lines, batch_size=batch_size, return_scores=scores, **options):
+            for output in outputs:
                 score = f"{output['score']:.4f}\t" if scores else ""
                 typer.echo(f"{score}{output['translation_text']}")
 
@@ -121,57 +118,70 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a model's translations of a dataset."""
-    import yaml
-
     from .data import load_source
     from .evaluation import generation_metrics
+    from .recipes.reading import read_yaml
+    from .recipes.reporting import make_console
 
+    settings = {"lowercase": lowercase, "tokenize": tokenize, "names": [name.strip() for name in metrics.split(",")]}
     with _plain_errors():
-        arguments = {key: yaml.safe_load(value) for key, value in map(_key_value, options or [])}
+        # A misspelt score is refused before anything is translated.
+        generation_metrics(["a"], ["a"], **settings)
+        arguments = {key: read_yaml(value, key) for key, value in map(_key_value, options or [])}
+        if "name_or_path" in arguments:
+            raise ValueError(f"name_or_path={arguments['name_or_path']}: the data has been named already, {data}")
         rows = load_source(data, **arguments)
-        pipe = _pipeline(model)
+        sources, references = list(rows["source"]), list(rows["target"])
         generation = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-        outputs = [
-            item["translation_text"] for item in pipe(list(rows["source"]), batch_size=batch_size, **generation)
-        ]
-        scores = generation_metrics(
-            outputs, list(rows["target"]), lowercase=lowercase, tokenize=tokenize, names=metrics.split(",")
-        )
+        results = _pipeline(model)(sources, batch_size=batch_size, **generation)
+        outputs = [item["translation_text"] for item in results]
+        scores = generation_metrics(outputs, references, **settings)
     if as_json:
         typer.echo(json.dumps({"pairs": len(outputs), **scores}, ensure_ascii=False))
         return
-    table = Table("score", "value", "settings", title=f"{len(outputs):,} pairs of {data}")
-    for name, value in scores.items():
-        if not name.endswith("_signature"):
-            table.add_row(name, f"{value:.4f}", str(scores[f"{name}_signature"]))
-    Console().print(table)
+    cells = [
+        (name, f"{value:.4f}", str(scores[f"{name}_signature"]))
+        for name, value in scores.items()
+        if not name.endswith("_signature")
+    ]
+    make_console().print(_table(("score", "value", "settings"), cells, f"{len(outputs):,} pairs of {data}"))
 
 
 @app.command()
 def families() -> None:
     """List the families of models, and the recipes that ship."""
     from .recipes import shipped_recipes
+    from .recipes.reporting import make_console
     from .registry import FAMILIES
 
-    console = Console()
-    table = Table("family", "what it is", "paper", "presets", "pipelines")
+    rows = []
     for family in FAMILIES.values():
-        presets = ", ".join(family.config_class.presets)
-        table.add_row(family.name, family.summary, family.paper, presets, ", ".join(family.pipelines))
-    console.print(table)
-    console.print(f"recipes: {', '.join(shipped_recipes())}")
+        presets, pipelines = ", ".join(family.config_class.presets), ", ".join(family.pipelines)
+        rows.append((family.name, family.summary, family.paper, presets, pipelines))
+    make_console().print(_table(("family", "what it is", "paper", "presets", "pipelines"), rows))
+    typer.echo(f"recipes: {', '.join(shipped_recipes())}")
 
 
-class _plain_errors:
+@contextmanager
+def _plain_errors() -> Iterator[None]:
     """What a person has got wrong is told in a line, without a traceback."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError) as error:
+        typer.echo(f"attnzoo: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
 
-    def __enter__(self) -> None:
-        return None
 
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, (ValueError, FileNotFoundError)):
-            typer.echo(f"attnzoo: {error}", err=True)
-            raise typer.Exit(2) from error
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]], title: str | None = None) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*header, title=Text(title) if title else None)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _generation_options(**options: Any) -> dict[str, Any]:
@@ -185,21 +195,44 @@ def _key_value(option: str) -> tuple[str, str]:
     return key, value
 
 
-def _lines(text: str | None, file: Path | None) -> list[str] | Iterator[str]:
-    if text is not None:
-        return [text]
-    if file is not None:
-        return file.read_text(encoding="utf-8").splitlines()
-    return (line.rstrip("\n") for line in sys.stdin)
+def _lines(file: Path | None) -> Iterator[str]:
+    """Texts as they come, one a line, where only `\\n` and `\\r\\n` end a line."""
+    where = file or "standard input"
+    with file.open("rb") if file is not None else typer.get_binary_stream("stdin") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield line.decode().removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{where}:{number}: not valid UTF-8") from error
 
 
 def _load(model: str) -> tuple[Any, Any]:
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    return AutoModelForSeq2SeqLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    with _named(model):
+        return AutoModelForSeq2SeqLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
 
 
 def _pipeline(model: str) -> Any:
     from transformers import pipeline
 
-    return pipeline("attnzoo-translation", model=model)
+    with _named(model):
+        return pipeline("attnzoo-translation", model=model)
+
+
+@contextmanager
+def _named(model: str) -> Iterator[None]:
+    """Load quietly; a model that can't be had is named."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    if not Path(model).exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
+        raise FileNotFoundError(f"{model}: no such folder")
+    try:
+        yield
+    except OSError as error:
+        if Path(model).is_dir():
+            raise
+        raise FileNotFoundError(
+            f"{model}: no such folder here, and no such model could be had from the Hub ({error})"
+        ) from error
