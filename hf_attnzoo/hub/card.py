@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -116,7 +117,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         _results_table(facts, scores),
         *(["![Attention maps](attention.png)"] if facts.has_map else []),
         "## Samples",
-        _table(("source", "reference", "output"), facts.samples),
+        _table(("source", "reference", "output"), [[_verbatim(text) for text in row] for row in facts.samples]),
         "## Data",
         _data(facts),
         "## Training",
@@ -165,9 +166,14 @@ def _data(facts: RunFacts) -> str:
     return f"`{facts.data_name}`: {rows} pairs.{license}"
 
 
+def _verbatim(text: str) -> str:
+    """Markdown that shows a text as it is, tags and dollars too."""
+    return re.sub(r"[\\`*_\[\]<>&~$]", r"\\\g<0>", text)
+
+
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+        return "| " + " | ".join(" ".join(cell.replace("|", "\\|").splitlines()) for cell in cells) + " |"
 
     return "\n".join([line(header), line(["---"] * len(header)), *map(line, rows)])
 
