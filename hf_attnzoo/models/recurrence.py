@@ -1,14 +1,16 @@
 """Recurrence: cells, scans over time, and the cache that carries a recurrent decoder's state through `generate()`."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import Cache
 from transformers import initialization as init
 from transformers.cache_utils import CacheLayerMixin
 
-from .wrapping import is_plain_linear
+from .wrapping import is_plain, is_plain_linear
 
 Carry = tuple[Tensor, ...]
 # Named here, since a tracer can't evaluate such an annotation on a function defined inside what it traces.
@@ -145,7 +147,7 @@ class GRULayer(nn.Module):
         order = reversal_order(inputs.shape[1], lengths, inputs.device) if self.reverse else None
         if order is not None:
             inputs = take_positions(inputs, order)
-        states = self._fused(inputs) if self._can_fuse(inputs) else self._scanned(inputs)
+        states = self._fused(inputs, lengths) if self._can_fuse(inputs) else self._scanned(inputs)
         if lengths is None:
             final = states[:, -1]
         else:
@@ -156,18 +158,26 @@ class GRULayer(nn.Module):
         return states, final
 
     def _can_fuse(self, inputs: Tensor) -> bool:
-        # PyTorch's own loop takes the weights and would pass by anything that wraps the two projections. Traced, it
-        # would be unrolled to one length.
+        # A loop that takes the weights would pass by anything that wraps the two projections. Traced, it would be
+        # unrolled to one length.
         return (
             self.cell.reset_after
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled(inputs.device.type)
+            and is_plain(self.cell, GRUCell)
             and all(is_plain_linear(module) for module in (self.input_proj, self.cell.hidden_proj))
         )
 
-    def _fused(self, inputs: Tensor) -> Tensor:
-        hidden = inputs.new_zeros(1, inputs.shape[0], self.cell.hidden_size)
+    def _fused(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         recurrent = self.cell.hidden_proj
+        if torch.is_grad_enabled():
+            packing = Packing.of(lengths, inputs)
+            gates = self.input_proj(packing.pack(inputs))
+            start = gates.new_zeros(inputs.shape[0], self.cell.hidden_size)
+            states = _PackedGRU.apply(gates, start, recurrent.weight, recurrent.bias, packing.batch_sizes)
+            return packing.unpack(states)
+        # PyTorch's own loop, which is faster where it needn't remember anything
+        hidden = inputs.new_zeros(1, inputs.shape[0], self.cell.hidden_size)
         weights = [self.input_proj.weight, recurrent.weight, self.input_proj.bias, recurrent.bias]
         # has_biases, num_layers, dropout, train, bidirectional, batch_first
         return torch.gru(inputs, hidden, weights, True, 1, 0.0, self.training, False, True)[0]
@@ -181,6 +191,141 @@ class GRULayer(nn.Module):
 
         hidden = gates.new_zeros(gates.shape[0], self.cell.hidden_size)
         return scan(step, (hidden,), (gates,))[1][0]
+
+
+@dataclass
+class Packing:
+    """Where the real positions of a right-padded batch go when they are written down step by step.
+
+    The rows stand from the longest to the shortest, so that those which still run at a step are the first ones, and
+    padding is nowhere: `N` is the number of real positions.
+
+    Args:
+        positions: of the packed vectors in the `B * T` of the batch, shape `(N,)`.
+        batch_sizes: how many rows run at each step.
+        order: rows from the longest to the shortest, shape `(B,)`; None if all are equal, and stay where they are.
+        shape: `(B, T)`.
+    """
+
+    positions: Tensor
+    batch_sizes: list[int]
+    order: Tensor | None
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, lengths: Tensor | None, like: Tensor) -> "Packing":
+        """Packing of a batch like `like`, of shape `(B, T, ...)`, whose rows have `lengths`, or all of them T."""
+        rows, size = like.shape[:2]
+        steps = torch.arange(size, device=like.device)[:, None]
+        if lengths is None:
+            positions = steps + size * torch.arange(rows, device=like.device)
+            return cls(positions.flatten(), [rows] * size, None, (rows, size))
+        # An empty row runs for one step, of which nothing is read.
+        lengths = lengths.clamp(min=1)
+        order = lengths.argsort(descending=True, stable=True)
+        runs = steps < lengths[order]
+        batch_sizes = [count for count in runs.sum(dim=1).tolist() if count > 0]
+        return cls((steps + size * order)[runs], batch_sizes, order, (rows, size))
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """`(B, T, D)` to `(N, D)`."""
+        return tensor.flatten(0, 1).index_select(0, self.positions)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """`(N, D)` to `(B, T, D)`, 0 on padding."""
+        empty = packed.new_zeros(self.shape[0] * self.shape[1], packed.shape[1])
+        return empty.index_copy(0, self.positions, packed).view(*self.shape, -1)
+
+    def sort(self, tensor: Tensor) -> Tensor:
+        """Rows `(B, ...)` from the longest to the shortest."""
+        return tensor if self.order is None else tensor.index_select(0, self.order)
+
+
+def gru_step(gates: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of `GRUCell` with `reset_after`, without autograd.
+
+    Args:
+        gates: `W x` of the gates r, z, n, shape `(B, 3H)`.
+        hidden: state, shape `(B, H)`.
+        weight: of `hidden_proj`, shape `(3H, H)`.
+        bias: of `hidden_proj`, shape `(3H,)`.
+
+    Returns:
+        The next state `(B, H)`, and what `gru_step_backward` wants: r, z and `U h` side by side `(B, 3H)`, n `(B, H)`.
+    """
+    size = hidden.shape[1]
+    inner = nn.functional.linear(hidden, weight, bias)
+    inner[:, : 2 * size].add_(gates[:, : 2 * size]).sigmoid_()
+    reset, update, recurrent = inner.chunk(3, dim=1)
+    candidate = torch.addcmul(gates[:, 2 * size :], reset, recurrent).tanh_()
+    return torch.lerp(candidate, hidden, update), inner, candidate
+
+
+def gru_step_backward(
+    grad: Tensor, hidden: Tensor, inner: Tensor, candidate: Tensor, grad_gates: Tensor, grad_inner: Tensor
+) -> Tensor:
+    """Gradients of `gru_step`, given that of the next state.
+
+    Args:
+        grad: of the next state, shape `(B, H)`.
+        hidden: the state before, shape `(B, H)`.
+        inner: as `gru_step` returned it.
+        candidate: as `gru_step` returned it.
+        grad_gates: filled with the gradient of the input gates, shape `(B, 3H)`.
+        grad_inner: filled with the gradient of `hidden_proj`'s output, shape `(B, 3H)`.
+
+    Returns:
+        The gradient of the state before, except for what passes through `hidden_proj`.
+    """
+    reset, update, recurrent = inner.chunk(3, dim=1)
+    grad_kept = grad * update
+    grad_n = (grad - grad_kept) * (1 - candidate * candidate)
+    grad_z = grad_kept * (hidden - candidate) * (1 - update)
+    grad_nr = grad_n * reset
+    grad_r = grad_nr * recurrent * (1 - reset)
+    torch.cat([grad_r, grad_z, grad_n], dim=1, out=grad_gates)
+    torch.cat([grad_r, grad_z, grad_nr], dim=1, out=grad_inner)
+    return grad_kept
+
+
+def backwards(batch_sizes: list[int]) -> list[slice]:
+    """Where the steps of a packed sequence stand, from the last to the first."""
+    stops = [sum(batch_sizes[: step + 1]) for step in range(len(batch_sizes))]
+    return [slice(stop - rows, stop) for rows, stop in zip(batch_sizes, stops, strict=True)][::-1]
+
+
+class _PackedGRU(torch.autograd.Function):
+    """A GRU over a packed batch: the products that make its weights' gradients are one each, after the loop.
+
+    Autograd would make them step by step, and write and add up a matrix of the weight's size each time.
+    """
+
+    @staticmethod
+    def forward(ctx, gates: Tensor, start: Tensor, weight: Tensor, bias: Tensor, batch_sizes: list[int]) -> Tensor:
+        hidden, kept = start, []
+        for step in gates.split(batch_sizes):
+            before = hidden[: step.shape[0]]
+            hidden, inner, candidate = gru_step(step, before, weight, bias)
+            kept.append((before, inner, candidate, hidden))
+        before, inner, candidate, states = (torch.cat(tensors) for tensors in zip(*kept, strict=True))
+        ctx.save_for_backward(before, inner, candidate, weight)
+        ctx.batch_sizes, ctx.rows = batch_sizes, start.shape[0]
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        before, inner, candidate, weight = ctx.saved_tensors
+        grad_gates, grad_inner = torch.empty_like(inner), torch.empty_like(inner)
+        # Of the state between two steps. A row that has ended gets nothing from what comes later.
+        carried = before.new_zeros(ctx.rows, before.shape[1])
+        for at in backwards(ctx.batch_sizes):
+            running = carried[: at.stop - at.start]
+            direct = gru_step_backward(
+                running + grad[at], before[at], inner[at], candidate[at], grad_gates[at], grad_inner[at]
+            )
+            torch.addmm(direct, grad_inner[at], weight, out=running)
+        return grad_gates, carried, grad_inner.T @ before, grad_inner.sum(dim=0), None
 
 
 def reversal_order(size: int, lengths: Tensor | None, device: torch.device) -> Tensor:

@@ -13,6 +13,7 @@ from hf_attnzoo.models.recurrence import (
     GRUCell,
     GRULayer,
     RecurrentCache,
+    _PackedGRU,
     reversal_order,
     scan,
     take_positions,
@@ -201,10 +202,11 @@ class CountedLinear(nn.Linear):
 
 @pytest.fixture
 def fused_calls(monkeypatch):
-    """Counts the calls of PyTorch's own loop."""
+    """Counts the calls of the two fast loops: PyTorch's own, and the one that is kept for gradients."""
     calls = []
-    fused = torch.gru
+    fused, packed = torch.gru, _PackedGRU.apply
     monkeypatch.setattr(torch, "gru", lambda *args: calls.append(args) or fused(*args))
+    monkeypatch.setattr(_PackedGRU, "apply", lambda *args: calls.append(args) or packed(*args))
     return calls
 
 
