@@ -64,12 +64,34 @@ def _tanh_as_sigmoid(query: Tensor) -> bool:
     return query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
 
 
-def _additive_scores(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+def activation_of(query: Tensor, keys: Tensor) -> tuple[Tensor, int]:
+    """An activation `a` and a number `c` such that `tanh(q + k) = c a - (c - 1)`.
+
+    Args:
+        query: shape `(B, Q, A)`.
+        keys: shape `(B, S, A)`.
+
+    Returns:
+        `a` of shape `(B, Q, S, A)`, and `c`: `sigmoid(2q + 2k)` and 2, or the tanh itself and 1.
+    """
     if _tanh_as_sigmoid(query):
-        # v . tanh(x) = 2 v . sigmoid(2x) - sum(v), and 2q + 2k is one pass over the (B, Q, S, A) block
-        sigmoid = torch.add(2 * query[:, :, None], keys[:, None], alpha=2).sigmoid_()
-        return 2 * (sigmoid @ v) - v.sum()
-    return torch.tanh(query[:, :, None] + keys[:, None]) @ v
+        # 2q + 2k is one pass over the (B, Q, S, A) block
+        return torch.add(2 * query[:, :, None], keys[:, None], alpha=2).sigmoid_(), 2
+    return torch.tanh(query[:, :, None] + keys[:, None]), 1
+
+
+def slope_of(activation: Tensor, c: int) -> Tensor:
+    """The slope of the tanh divided by `c^2`, from what `activation_of` returned: shape `(B, Q, S, A)`."""
+    if c == 2:
+        # d tanh(x) = 4 sigmoid(2x) (1 - sigmoid(2x))
+        return torch.addcmul(activation, activation, activation, value=-1)
+    return 1 - activation * activation
+
+
+def _additive_scores(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+    activation, c = activation_of(query, keys)
+    scores = activation @ v
+    return scores if c == 1 else c * scores - v.sum()
 
 
 class _AdditiveScores(torch.autograd.Function):
@@ -91,17 +113,12 @@ class _AdditiveScores(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, keys, v = ctx.saved_tensors
         grad = grad.to(query.dtype)
-        if _tanh_as_sigmoid(query):
-            sigmoid = torch.add(2 * query[:, :, None], keys[:, None], alpha=2).sigmoid_()
-            grad_v = 2 * torch.einsum("bqs,bqsa->a", grad, sigmoid) - grad.sum()
-            # d tanh(x) = 1 - tanh(x)^2 = 4 sigmoid(2x) (1 - sigmoid(2x))
-            slope = torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1).mul_(4 * v)
-        else:
-            tanh = torch.tanh(query[:, :, None] + keys[:, None])
-            grad_v = torch.einsum("bqs,bqsa->a", grad, tanh)
-            slope = (1 - tanh * tanh) * v
-        grad_query = torch.einsum("bqs,bqsa->bqa", grad, slope)
-        grad_keys = torch.einsum("bqs,bqsa->bsa", grad, slope)
+        activation, c = activation_of(query, keys)
+        grad_v = c * torch.einsum("bqs,bqsa->a", grad, activation) - (c - 1) * grad.sum()
+        # v is a factor of every row, so it can wait until there is no (B, Q, S, A) block any more.
+        slope, factor = slope_of(activation, c), c * c * v
+        grad_query = torch.einsum("bqs,bqsa->bqa", grad, slope) * factor
+        grad_keys = torch.einsum("bqs,bqsa->bsa", grad, slope) * factor
         return grad_query, grad_keys, grad_v.to(ctx.v_dtype)
 
 

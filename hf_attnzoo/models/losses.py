@@ -9,6 +9,12 @@ from .wrapping import is_plain_linear
 IGNORE_INDEX = -100
 
 
+def label_lengths(labels: Tensor) -> Tensor:
+    """Positions up to the last label that counts, shape `(B,)`, of labels `(B, T)`; 0 in a row without one."""
+    positions = torch.arange(1, labels.shape[1] + 1, device=labels.device)
+    return (positions * (labels != IGNORE_INDEX)).amax(dim=1)
+
+
 def token_cross_entropy(
     hidden: Tensor,
     head: nn.Linear,

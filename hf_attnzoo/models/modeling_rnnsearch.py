@@ -13,10 +13,11 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
 from .attention import AdditiveAttention
+from .attentive_gru import additive_attentive_gru
 from .configuration_rnnsearch import RNNSearchConfig
-from .losses import token_cross_entropy
+from .losses import label_lengths, token_cross_entropy
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
-from .recurrence import Carry, GRUCell, GRULayer, RecurrentCache, Stepped, scan, take_positions
+from .recurrence import Carry, GRUCell, GRULayer, Packing, RecurrentCache, Stepped, scan, take_positions
 from .seq2seq import (
     EncoderOutput,
     SharedSourceGenerationMixin,
@@ -25,6 +26,7 @@ from .seq2seq import (
     shift_tokens_right,
     source_mask,
 )
+from .wrapping import is_plain, is_plain_linear
 
 
 class RNNSearchEncoderLayer(GradientCheckpointingLayer):
@@ -177,6 +179,19 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
             new_states.append(cell(project(below), states[index + 1]))
         return context, weights, *new_states
 
+    def is_plain(self) -> bool:
+        """Whether this is the step of `additive_attentive_gru`, and nobody has put anything on a part of it."""
+        if self.gradient_checkpointing or not hasattr(self, "attention") or len(self.cells) > 1:
+            return False
+        cell = self.cells[0]
+        return (
+            cell.reset_after
+            and is_plain(self, RNNSearchDecoderStep)
+            and is_plain(self.attention, AdditiveAttention)
+            and is_plain(cell, GRUCell)
+            and all(map(is_plain_linear, (self.attention.query_proj, self.context_proj, cell.hidden_proj)))
+        )
+
 
 class RNNSearchDecoder(nn.Module):
     """The decoder: a GRU that reads a context vector beside each word, and a deep maxout output (appendix A.2.2)."""
@@ -205,7 +220,9 @@ class RNNSearchDecoder(nn.Module):
         encoder_hidden_states: Tensor,
         encoder_attention_mask: Tensor,
         cache: RecurrentCache | None = None,
+        output_attentions: bool = False,
         output_hidden_states: bool = False,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...] | None]:
         """Write the target, word by word.
 
@@ -215,7 +232,10 @@ class RNNSearchDecoder(nn.Module):
             encoder_hidden_states: annotations, shape `(B, S, D)`.
             encoder_attention_mask: True where a source position is real, shape `(B, S)`.
             cache: states to go on from, and to leave the new ones in.
+            output_attentions: also return the attention weights.
             output_hidden_states: also return the states of all layers.
+            lengths: leading positions of each target that matter, shape `(R,)`: leave the rest out, as zeros, where
+                that is possible. Default: `None`, all of them.
 
         Returns:
             The maxout layer `(R, T, maxout_size)`, the attention weights `(R, T, S)` or None, and, or None, the word
@@ -231,8 +251,11 @@ class RNNSearchDecoder(nn.Module):
                 raise ValueError(f"decoder_input_ids has {rows} rows, but the cache holds {states[0].shape[0]}")
 
         embeds = self.dropout(embeds)
+        extras = cache is not None or attention_mask is not None or output_attentions or output_hidden_states
+        if lengths is not None and not extras and self._can_pack(embeds, memory):
+            return self.dropout(self._packed(embeds, lengths, states[0], memory)), None, None
+
         gates = self.input_proj(embeds)
-        readout = self.word_readout(embeds)
         keys, values, mask = memory.get("keys"), memory.get("values"), memory.get("mask")
         if keys is None:
             context = memory["context"].repeat_interleave(rows // memory["context"].shape[0], dim=0)[:, None]
@@ -260,11 +283,49 @@ class RNNSearchDecoder(nn.Module):
         weights = None
         if keys is not None:
             context, weights, *rest = rest
-        # The deep output reads s_{i-1}, c_i and the word before: none of it waits for the loop.
-        readout = readout + self.state_readout(queries) + self.context_readout(context)
+        maxout = self.deep_output(queries, embeds, context)
+        return (
+            self.dropout(maxout),
+            weights if output_attentions else None,
+            (embeds, *rest) if output_hidden_states else None,
+        )
+
+    def deep_output(self, states: Tensor, embeds: Tensor, context: Tensor) -> Tensor:
+        """Maxout layer t_i of s_{i-1}, E y_{i-1} and c_i (appendix A.2.2): none of it waits for the loop.
+
+        Args:
+            states: shape `(..., H)`.
+            embeds: shape `(..., embedding_size)`.
+            context: shape `(..., D)`.
+
+        Returns:
+            Shape `(..., maxout_size)`.
+        """
+        readout = self.word_readout(embeds) + self.state_readout(states) + self.context_readout(context)
         # The paper pairs neighbours; halves are the same up to the order of the rows, and contiguous.
-        maxout = torch.maximum(*readout.chunk(2, dim=-1))
-        return self.dropout(maxout), weights, (embeds, *rest) if output_hidden_states else None
+        return torch.maximum(*readout.chunk(2, dim=-1))
+
+    def _can_pack(self, embeds: Tensor, memory: dict[str, Tensor]) -> bool:
+        # Without gradients there is little to gain; traced, the loop would be unrolled to one length.
+        return (
+            torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not torch.is_autocast_enabled(embeds.device.type)
+            and self.step.is_plain()
+            and memory["keys"].shape[0] == embeds.shape[0]
+        )
+
+    def _packed(self, embeds: Tensor, lengths: Tensor, state: Tensor, memory: dict[str, Tensor]) -> Tensor:
+        packing = Packing.of(lengths, embeds)
+        embeds = packing.pack(embeds)
+        start, keys, values, mask = map(packing.sort, (state, memory["keys"], memory["values"], memory["mask"]))
+        attention, recurrent = self.step.attention, self.step.cells[0].hidden_proj
+        weights = (attention.query_proj.weight, attention.v, self.step.context_proj.weight)
+        weights = (*weights, recurrent.weight, recurrent.bias)
+        states, context = additive_attentive_gru(
+            self.input_proj(embeds), start, keys, values, mask, weights, packing.batch_sizes
+        )
+        return packing.unpack(self.deep_output(states, embeds, context))
 
     def layer_noise(self, like: Tensor) -> Tensor | None:
         """Dropout between layers, drawn for all steps at once: what runs inside the loop has no chance in it.
@@ -363,6 +424,7 @@ class RNNSearchModel(SharedVocabularyMixin, RNNSearchPreTrainedModel):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        decoder_lengths: Tensor | None = None,
     ) -> Seq2SeqModelOutput:
         """Read a source and a target.
 
@@ -381,6 +443,8 @@ class RNNSearchModel(SharedVocabularyMixin, RNNSearchPreTrainedModel):
             use_cache: return a cache. Default: `None`, `config.use_cache` outside training.
             output_attentions: return `cross_attentions`, one tensor `(B, 1, T, S)`.
             output_hidden_states: return the word vectors and every layer's states, of both sides.
+            decoder_lengths: leading target positions that matter, shape `(B,)`: the rest may be left out, as zeros,
+                which is faster. Default: `None`, all of them.
 
         Returns:
             `last_hidden_state` is the maxout layer, shape `(B, T, maxout_size)`.
@@ -427,13 +491,20 @@ class RNNSearchModel(SharedVocabularyMixin, RNNSearchPreTrainedModel):
         if use_cache and cache is None:
             cache = RecurrentCache()
         hidden, weights, decoder_hidden_states = self.decoder(
-            decoder_inputs_embeds, decoder_attention_mask, annotations, mask, cache, output_hidden_states
+            decoder_inputs_embeds,
+            decoder_attention_mask,
+            annotations,
+            mask,
+            cache,
+            output_attentions,
+            output_hidden_states,
+            decoder_lengths,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=hidden,
             cache=cache,
             decoder_hidden_states=decoder_hidden_states,
-            cross_attentions=(weights[:, None],) if output_attentions and weights is not None else None,
+            cross_attentions=None if weights is None else (weights[:, None],),
             encoder_last_hidden_state=annotations,
             encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
         )
@@ -491,6 +562,8 @@ class RNNSearchForConditionalGeneration(SharedVocabularyMixin, SharedSourceGener
         if labels is not None:
             check_labels(labels, self.config.vocab_size)
             use_cache = False if use_cache is None else use_cache
+        if skip_logits is None:
+            skip_logits = self.training and labels is not None
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -503,13 +576,12 @@ class RNNSearchForConditionalGeneration(SharedVocabularyMixin, SharedSourceGener
             use_cache=use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            decoder_lengths=label_lengths(labels) if skip_logits and labels is not None else None,
         )
         hidden = outputs.last_hidden_state
         loss = None
         if labels is not None:
             loss = token_cross_entropy(hidden, self.lm_head, labels, num_items_in_batch)
-        if skip_logits is None:
-            skip_logits = self.training and labels is not None
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return Seq2SeqLMOutput(
             loss=loss,

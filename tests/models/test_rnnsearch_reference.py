@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 
+from hf_attnzoo.models.attentive_gru import _AttentiveGRU
 from hf_attnzoo.models.configuration_rnnsearch import RNNSearchConfig
 from hf_attnzoo.models.modeling_rnnsearch import RNNSearchForConditionalGeneration
 
@@ -350,3 +351,155 @@ def test_a_uniform_guess_costs_the_logarithm_of_the_vocabulary():
         model.lm_head.weight.zero_()
     loss = model(input_ids=torch.tensor([[5, 3]]), labels=torch.tensor([[8, 3]])).loss
     assert loss.item() == pytest.approx(math.log(VOCAB), abs=1e-12)
+
+
+class TestTheLossAlone:
+    """Without logits a target is packed and its loop has a gradient of its own, taken where nobody has touched it."""
+
+    @pytest.fixture
+    def packed(self, monkeypatch):
+        """The batch sizes of every packed loop."""
+        calls = []
+        apply = _AttentiveGRU.apply
+        monkeypatch.setattr(_AttentiveGRU, "apply", lambda *args: calls.append(args[-1]) or apply(*args))
+        return calls
+
+    def run(self, model, targets=TARGETS, sources=SOURCES, **options):
+        """Loss, and gradient of every parameter."""
+        model.zero_grad()
+        input_ids, labels = right_padded(sources, filler=7), right_padded(targets, filler=-100)
+        mask = torch.tensor([[1] * len(row) + [0] * (input_ids.shape[1] - len(row)) for row in sources])
+        options = {"skip_logits": True} | options
+        outputs = model(input_ids=input_ids, attention_mask=mask, labels=labels, **options)
+        outputs.loss.backward()
+        return [outputs.loss, *(torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())]
+
+    @pytest.mark.parametrize(
+        ("targets", "sizes"),
+        [
+            (TARGETS, [3, 2, 2, 1]),
+            ([[7, 4, 3], [8, 8, 3], [5, 5, 3]], [3, 3, 3]),
+            ([[3], [8, 3], [5, 5, 5, 5, 3]], [3, 2, 1, 1, 1]),
+        ],
+    )
+    @pytest.mark.parametrize(("bidirectional", "layers"), [(True, 1), (False, 2)])
+    def test_it_is_that_of_the_equations(self, packed, targets, sizes, bidirectional, layers):
+        model = build(bidirectional=bidirectional, num_encoder_layers=layers, source_vocab_size=SOURCE_VOCAB)
+        loss, *gradients = self.run(model, targets)
+        assert packed == [sizes]
+
+        copies, reference = reference_of(model)
+        losses = [
+            reference.decode(reference.encode(source), target)[0]
+            for source, target in zip(SOURCES, targets, strict=True)
+        ]
+        total = sum(losses) / sum(map(len, targets))
+        total.backward()
+        close(loss, total)
+        for name, gradient in zip(copies, gradients, strict=True):
+            assert copies[name].grad.any(), name
+            close(gradient, copies[name].grad)
+
+    def test_labels_may_be_missing_within_and_altogether(self, packed):
+        model = build()
+        for targets in ([[7, -100, 3], [-100, -100], [-100, 8, 5, 3]], [[-100, -100], [-100], [-100]]):
+            expected = self.run(model, targets, skip_logits=False)
+            packed.clear()
+            for one, other in zip(self.run(model, targets), expected, strict=True):
+                close(one, other)
+            assert len(packed) == 1
+
+    def test_a_source_may_be_empty(self, packed):
+        model = build()
+        sources = [[5, 8, 4, 3], [], [3]]
+        expected = self.run(model, sources=sources, skip_logits=False)
+        for one, other in zip(self.run(model, sources=sources), expected, strict=True):
+            assert one.isfinite().all()
+            close(one, other)
+        assert len(packed) == 1
+
+    def test_the_backward_pass_can_run_twice(self, packed):
+        model = build()
+        labels = right_padded(TARGETS, filler=-100)
+        loss = model(input_ids=right_padded(SOURCES, filler=1), labels=labels, skip_logits=True).loss
+        loss.backward(retain_graph=True)
+        once = [parameter.grad.clone() for parameter in model.parameters()]
+        loss.backward()
+        for parameter, first in zip(model.parameters(), once, strict=True):
+            close(parameter.grad, 2 * first)
+        assert len(packed) == 1
+
+    @pytest.mark.parametrize(
+        "choices", [{"attention": "none"}, {"reset_after": False}, {"num_decoder_layers": 2}], ids=str
+    )
+    def test_other_decoders_are_not_packed(self, packed, choices):
+        model = build(**choices)
+        expected = self.run(model, skip_logits=False)
+        for one, other in zip(self.run(model), expected, strict=True):
+            close(one, other)
+        assert packed == []
+
+    @pytest.mark.parametrize(
+        "part", ["", ".attention", ".attention.query_proj", ".context_proj", ".cells.0", ".cells.0.hidden_proj"]
+    )
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            "register_forward_hook",
+            "register_forward_pre_hook",
+            "register_full_backward_hook",
+            "register_full_backward_pre_hook",
+        ],
+    )
+    def test_a_hook_on_any_part_of_a_step_fires(self, packed, part, kind):
+        model = build()
+        expected = self.run(model)
+        packed.clear()
+        fired = []
+        handle = getattr(model.get_submodule(f"model.decoder.step{part}"), kind)(lambda *args: fired.append(1))
+        for one, other in zip(self.run(model), expected, strict=True):
+            close(one, other)
+        steps = max(map(len, TARGETS))
+        # The last state is read by nothing, so no gradient comes back through what made it.
+        assert len(fired) in ((steps,) if "forward" in kind else (steps - 1, steps))
+        assert packed == []
+        handle.remove()
+        self.run(model)
+        assert len(packed) == 1
+
+    @pytest.mark.parametrize("part", ["attention.query_proj", "context_proj", "cells.0.hidden_proj"])
+    def test_an_adapted_projection_is_called(self, packed, part):
+        class Adapted(torch.nn.Linear):
+            def forward(self, inputs):
+                return super().forward(inputs) + 1
+
+        model = build()
+        plain = self.run(model)
+        packed.clear()
+        linear = model.get_submodule(f"model.decoder.step.{part}")
+        adapted = Adapted(linear.in_features, linear.out_features, linear.bias is not None).double()
+        adapted.load_state_dict(linear.state_dict())
+        model.set_submodule(f"model.decoder.step.{part}", adapted)
+        assert not torch.allclose(self.run(model)[0], plain[0], atol=1e-4)
+        assert packed == []
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"output_attentions": True}, {"output_hidden_states": True}, {"use_cache": True}],
+        ids=lambda options: next(iter(options)),
+    )
+    def test_what_else_is_asked_for_is_there(self, packed, options):
+        model = build()
+        expected = self.run(model)
+        packed.clear()
+        for one, other in zip(self.run(model, **options), expected, strict=True):
+            close(one, other)
+        assert packed == []
+
+    def test_training_takes_it(self, packed):
+        model = build()
+        expected = self.run(model)
+        packed.clear()
+        for one, other in zip(self.run(model.train(), skip_logits=None), expected, strict=True):
+            close(one, other)
+        assert len(packed) == 1
