@@ -1,8 +1,8 @@
 """Speed and memory of RNNsearch beside a naive decoder and JoeyNMT: `python tests/benchmarks/bench_rnnsearch.py`.
 
-Figures are the least CPU time of the process over some rounds, on one thread, in which every round runs every side once
+Figures are the least CPU time of the process over some rounds, on one thread; each round runs every side once
 in turn: what else the machine does falls on all of them alike. `--quick` is a look at small sizes. JoeyNMT takes part
-if it can be imported. `--before FOLDER` adds another checkout's `hf_attnzoo/models`, to see what a change has brought.
+if it can be imported. `--before FOLDER` adds the `hf_attnzoo/models` of another checkout, to see what a change brings.
 """
 
 import argparse
