@@ -64,7 +64,7 @@ class _AttentiveGRU(torch.autograd.Function):
             alpha = masked_softmax(additive_scores(query[:, None], keys[:rows], v), mask[:rows])
             context = attend(alpha, values[:rows])[:, 0]
             state, inner, candidate = gru_step(torch.addmm(words, context, context_weight.T), before, weight, bias)
-            kept.append((before, context, query, alpha, inner, candidate))
+            kept.append((before, context, alpha, inner, candidate))
         states, contexts, *rest = (torch.cat(tensors) for tensors in zip(*kept, strict=True))
         ctx.save_for_backward(states, contexts, *rest, keys, values, query_weight, v, context_weight, weight)
         ctx.batch_sizes = batch_sizes
@@ -73,24 +73,27 @@ class _AttentiveGRU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_states: Tensor, grad_contexts: Tensor) -> tuple[Tensor | None, ...]:
-        states, contexts, queries, alphas, inner, candidates, *others = ctx.saved_tensors
-        keys, values, query_weight, v, context_weight, weight = others
-        grad_gates, grad_inner, grad_queries = (torch.empty_like(tensor) for tensor in (inner, inner, queries))
+        states, contexts, alphas, inner, candidates, keys, values, *weights = ctx.saved_tensors
+        query_weight, v, context_weight, weight = weights
+        size = states.shape[1]
+        grad_inner, grad_n = torch.empty_like(inner), torch.empty_like(candidates)
+        grad_queries = states.new_empty(states.shape[0], keys.shape[2])
         grad_keys, grad_values, grad_v = (torch.zeros_like(tensor) for tensor in (keys, values, v))
         # Of the state between two steps. A row that has ended gets nothing from what comes later.
-        carried = states.new_zeros(keys.shape[0], states.shape[1])
+        carried = states.new_zeros(keys.shape[0], size)
         for at in backwards(ctx.batch_sizes):
             rows = at.stop - at.start
             running, alpha, key = carried[:rows], alphas[at], keys[:rows]
-            direct = gru_step_backward(running, states[at], inner[at], candidates[at], grad_gates[at], grad_inner[at])
+            direct = gru_step_backward(running, states[at], inner[at], candidates[at], grad_inner[at], grad_n[at])
 
-            grad_context = torch.addmm(grad_contexts[at], grad_gates[at], context_weight)[:, None]
+            grad_gates = torch.cat([grad_inner[at, : 2 * size], grad_n[at]], dim=1)
+            grad_context = torch.addmm(grad_contexts[at], grad_gates, context_weight)[:, None]
             grad_alpha = grad_context @ values[:rows].mT
             grad_values[:rows].baddbmm_(alpha.mT, grad_context)
             # of the softmax; masked positions have an alpha of 0
             grad_scores = alpha * (grad_alpha - (alpha * grad_alpha).sum(dim=-1, keepdim=True))
 
-            activation, c = activation_of(queries[at][:, None], key)
+            activation, c = activation_of((states[at] @ query_weight.T)[:, None], key)
             # The constant in tanh = c a - (c - 1) has no share: what the softmax sends back sums to 0.
             grad_v.addmv_(activation.flatten(0, 2).T, grad_scores.flatten())
             slope = slope_of(activation, c)[:, 0]
@@ -99,8 +102,11 @@ class _AttentiveGRU(torch.autograd.Function):
 
             direct.addmm_(grad_queries[at], query_weight).addmm_(grad_inner[at], weight)
             torch.add(direct, grad_states[at], out=running)
+        grad_weight, grad_bias = grad_inner.T @ states, grad_inner.sum(dim=0)
+        # What is left is the gradient of the gates, but for n, which the reset gate is not a factor of.
+        grad_inner[:, 2 * size :] = grad_n
         return (
-            grad_gates,
+            grad_inner,
             carried,
             # v is a factor of every row, and c of the activation: both can wait for the end.
             grad_keys.mul_(c * c * v),
@@ -108,8 +114,8 @@ class _AttentiveGRU(torch.autograd.Function):
             None,
             grad_queries.T @ states,
             c * grad_v,
-            grad_gates.T @ contexts,
-            grad_inner.T @ states,
-            grad_inner.sum(dim=0),
+            grad_inner.T @ contexts,
+            grad_weight,
+            grad_bias,
             None,
         )

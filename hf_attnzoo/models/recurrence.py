@@ -217,7 +217,7 @@ class Packing:
         """Packing of a batch like `like`, of shape `(B, T, ...)`, whose rows have `lengths`, or all of them T."""
         rows, size = like.shape[:2]
         steps = torch.arange(size, device=like.device)[:, None]
-        if lengths is None:
+        if lengths is None or bool((lengths == size).all()):
             positions = steps + size * torch.arange(rows, device=like.device)
             return cls(positions.flatten(), [rows] * size, None, (rows, size))
         # An empty row runs for one step, of which nothing is read.
@@ -262,7 +262,7 @@ def gru_step(gates: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> tup
 
 
 def gru_step_backward(
-    grad: Tensor, hidden: Tensor, inner: Tensor, candidate: Tensor, grad_gates: Tensor, grad_inner: Tensor
+    grad: Tensor, hidden: Tensor, inner: Tensor, candidate: Tensor, grad_inner: Tensor, grad_n: Tensor
 ) -> Tensor:
     """Gradients of `gru_step`, given that of the next state.
 
@@ -271,20 +271,19 @@ def gru_step_backward(
         hidden: the state before, shape `(B, H)`.
         inner: as `gru_step` returned it.
         candidate: as `gru_step` returned it.
-        grad_gates: filled with the gradient of the input gates, shape `(B, 3H)`.
         grad_inner: filled with the gradient of `hidden_proj`'s output, shape `(B, 3H)`.
+        grad_n: filled with the gradient of the input gate n, shape `(B, H)`. Those of r and z are in `grad_inner`.
 
     Returns:
         The gradient of the state before, except for what passes through `hidden_proj`.
     """
     reset, update, recurrent = inner.chunk(3, dim=1)
     grad_kept = grad * update
-    grad_n = (grad - grad_kept) * (1 - candidate * candidate)
+    torch.mul(grad - grad_kept, 1 - candidate * candidate, out=grad_n)
     grad_z = grad_kept * (hidden - candidate) * (1 - update)
-    grad_nr = grad_n * reset
-    grad_r = grad_nr * recurrent * (1 - reset)
-    torch.cat([grad_r, grad_z, grad_n], dim=1, out=grad_gates)
-    torch.cat([grad_r, grad_z, grad_nr], dim=1, out=grad_inner)
+    grad_recurrent = grad_n * reset
+    grad_r = grad_recurrent * recurrent * (1 - reset)
+    torch.cat([grad_r, grad_z, grad_recurrent], dim=1, out=grad_inner)
     return grad_kept
 
 
@@ -316,16 +315,19 @@ class _PackedGRU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         before, inner, candidate, weight = ctx.saved_tensors
-        grad_gates, grad_inner = torch.empty_like(inner), torch.empty_like(inner)
+        grad_inner, grad_n = torch.empty_like(inner), torch.empty_like(candidate)
         # Of the state between two steps. A row that has ended gets nothing from what comes later.
         carried = before.new_zeros(ctx.rows, before.shape[1])
         for at in backwards(ctx.batch_sizes):
             running = carried[: at.stop - at.start]
             direct = gru_step_backward(
-                running + grad[at], before[at], inner[at], candidate[at], grad_gates[at], grad_inner[at]
+                running + grad[at], before[at], inner[at], candidate[at], grad_inner[at], grad_n[at]
             )
             torch.addmm(direct, grad_inner[at], weight, out=running)
-        return grad_gates, carried, grad_inner.T @ before, grad_inner.sum(dim=0), None
+        grad_weight, grad_bias = grad_inner.T @ before, grad_inner.sum(dim=0)
+        # What is left is the gradient of the input gates, but for n, which the reset gate is not a factor of.
+        grad_inner[:, 2 * grad_n.shape[1] :] = grad_n
+        return grad_inner, carried, grad_weight, grad_bias, None
 
 
 def reversal_order(size: int, lengths: Tensor | None, device: torch.device) -> Tensor:
