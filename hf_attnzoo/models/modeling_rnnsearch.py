@@ -5,6 +5,8 @@ A.2.2), the loop over the target, the output layer. Shapes: B source sentences, 
 source length, T target length, H hidden size, D annotation size (2H, or H if the encoder reads one way).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -16,6 +18,7 @@ from .attention import AdditiveAttention
 from .attentive_gru import additive_attentive_gru
 from .configuration_rnnsearch import RNNSearchConfig
 from .losses import label_lengths, token_cross_entropy
+from .packed_linear import PackedLinear
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
 from .recurrence import Carry, GRUCell, GRULayer, Packing, RecurrentCache, Stepped, scan, take_positions
 from .seq2seq import (
@@ -540,6 +543,7 @@ class RNNSearchForConditionalGeneration(SharedVocabularyMixin, SharedSourceGener
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
+        packed_head: PackedLinear | None = None,
     ) -> Seq2SeqLMOutput:
         """Predict a target.
 
@@ -550,6 +554,7 @@ class RNNSearchForConditionalGeneration(SharedVocabularyMixin, SharedSourceGener
             logits_to_keep: compute the logits of the last so many positions, or of these positions. Default: `0`, all.
             skip_logits: compute the loss alone, and logits for none but the labelled positions, a part at a time.
                 Default: `None`, when training with labels.
+            packed_head: the output layer, made ready by `generate()`. Default: `None`, as it is.
 
         The other arguments are those of `RNNSearchModel.forward`.
 
@@ -582,16 +587,30 @@ class RNNSearchForConditionalGeneration(SharedVocabularyMixin, SharedSourceGener
         loss = None
         if labels is not None:
             loss = token_cross_entropy(hidden, self.lm_head, labels, num_items_in_batch)
+        head = self.lm_head if packed_head is None else packed_head
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return Seq2SeqLMOutput(
             loss=loss,
-            logits=None if skip_logits else self.lm_head(hidden[:, positions]),
+            logits=None if skip_logits else head(hidden[:, positions]),
             cache=outputs.cache,
             decoder_hidden_states=outputs.decoder_hidden_states,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
         )
+
+    def _expand_inputs_for_generation(
+        self,
+        expand_size: int = 1,
+        is_encoder_decoder: bool = False,
+        input_ids: Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> tuple[Tensor | None, dict[str, Any]]:
+        # generate() comes by here once, before its first step, whatever it was given and however it will search.
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size, is_encoder_decoder, input_ids, **model_kwargs
+        )
+        return input_ids, {**model_kwargs, "packed_head": PackedLinear.of(self.lm_head, input_ids.shape[0])}
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Decoder inputs that predict `labels`, shape `(B, T)`, as data collators ask for them."""

@@ -1,0 +1,44 @@
+"""A linear layer made ready to be used many times in a row without a change, as generation uses the vocabulary's."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .wrapping import is_plain_linear
+
+
+@dataclass
+class PackedLinear:
+    """A copy of a linear layer's weight in the layout that oneDNN computes with.
+
+    A product of few rows with a large matrix spends most of its time on bringing the matrix into that layout. It is
+    not a module and knows nothing of later changes to the layer: make one where a computation begins, let it go where
+    it ends.
+
+    Args:
+        weight: opaque to everything but oneDNN.
+        bias: as it is, shape `(V,)`, or None.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, linear: nn.Module, rows: int) -> "PackedLinear | None":
+        """Pack a layer for inputs of so many rows; None where oneDNN isn't there, or the layer isn't a plain one."""
+        if (
+            torch.is_grad_enabled()
+            or torch.compiler.is_compiling()
+            or not is_plain_linear(linear)
+            or linear.weight.device.type != "cpu"
+            or linear.weight.dtype != torch.float32
+            or torch.is_autocast_enabled("cpu")
+            or not torch.backends.mkldnn.is_available()
+        ):
+            return None
+        return cls(torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows), linear.bias)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """`(..., D)` to `(..., V)`."""
+        return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, "none", [], "")
