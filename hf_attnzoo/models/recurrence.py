@@ -170,13 +170,13 @@ class GRULayer(nn.Module):
 
     def _fused(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         recurrent = self.cell.hidden_proj
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and inputs.device.type == "cpu":
             packing = Packing.of(lengths, inputs)
             gates = self.input_proj(packing.pack(inputs))
             start = gates.new_zeros(inputs.shape[0], self.cell.hidden_size)
             states = _PackedGRU.apply(gates, start, recurrent.weight, recurrent.bias, packing.batch_sizes)
             return packing.unpack(states)
-        # PyTorch's own loop, which is faster where it needn't remember anything
+        # PyTorch's own loop is faster where it needn't remember anything, and on a GPU, where it is cuDNN's.
         hidden = inputs.new_zeros(1, inputs.shape[0], self.cell.hidden_size)
         weights = [self.input_proj.weight, recurrent.weight, self.input_proj.bias, recurrent.bias]
         # has_biases, num_layers, dropout, train, bidirectional, batch_first
