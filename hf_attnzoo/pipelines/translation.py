@@ -325,7 +325,7 @@ class TranslationPipeline(Pipeline):
         lexicon: Mapping[str, str],
         skip_special_tokens: bool,
     ) -> str:
-        """Text of written ids `(T,)`, the unknown ones replaced by the source words that the weights `(T, S)` point at."""
+        """Text of written ids `(T,)`, the unknown ones replaced by the words that the weights `(T, S)` point at."""
         unknown = self.tokenizer.unk_token_id
         special = set(self.tokenizer.all_special_ids) if skip_special_tokens else set()
         candidates = torch.tensor([bool(word) for word in words], device=alignment.device)
@@ -457,7 +457,9 @@ def alignments(output: ModelOutput) -> Tensor:
     """
     steps = output.cross_attentions
     if not steps or not steps[0] or steps[0][-1] is None:
-        raise ValueError("return_alignments and replace_unknown need cross-attention, and the model has none to show")
+        raise ValueError(
+            "return_alignments and replace_unknown need weights, but the model has no cross-attention to show"
+        )
     beams = getattr(output, "beam_indices", None)
     weights = []
     for step, layers in enumerate(steps if beams is None else steps[: beams.shape[1]]):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -19,6 +20,7 @@ from transformers import (
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    LogitsProcessor,
     PreTrainedTokenizerFast,
     TextStreamer,
     pipeline,
@@ -32,6 +34,7 @@ from hf_attnzoo import (
     TranslationPipeline,
     train_tokenizer,
 )
+from hf_attnzoo.testing import scattered
 
 TASK = "attnzoo-translation"
 TEXTS = ["ab c", "f", "", "fedcba abc", "   ", "cab fade"]
@@ -488,5 +491,5 @@ def test_unknown_words_are_replaced_where_tokens_are_words_alone():
     tokenizer = train_tokenizer("bpe", ["die katze"], vocab_size=300)
     config = RNNSearchConfig.from_preset("tiny", vocab_size=len(tokenizer))
     pipe = TranslationPipeline(model=RNNSearchForConditionalGeneration(config), tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="replace_unknown .* BPE"):
+    with pytest.raises(ValueError, match=r"replace_unknown .* BPE"):
         pipe("die katze", replace_unknown=True)
