@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,48 @@ def _link_config(family: Family) -> Callable[[ModuleType, ModuleType], None]:
     return link
 
 
-def _link_models(family: Family) -> Callable[[ModuleType, ModuleType], None]:
-    def link(auto: ModuleType, ours: ModuleType) -> None:
-        for auto_class, name in family.config_class.auto_classes.items():
-            model_class = getattr(ours, name)
-            getattr(auto, auto_class).register(family.config_class, model_class, exist_ok=True)
-            model_class.register_for_auto_class(auto_class)
+class _Deferred(NamedTuple):
+    """A class that is imported when somebody asks for it."""
 
-    return link
+    module: str
+    name: str
+
+
+class _DeferringDict(dict):
+    """A dict that imports a deferred class when it is read."""
+
+    def __getitem__(self, key: Any) -> Any:
+        value = super().__getitem__(key)
+        if isinstance(value, _Deferred):
+            value = self[key] = getattr(importlib.import_module(value.module), value.name)
+        return value
+
+    def values(self) -> list[Any]:
+        return [self[key] for key in self]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        return [(key, self[key]) for key in self]
+
+
+def _defer_models(auto: ModuleType) -> None:
+    # Not `auto_class.register`, which wants the class itself: the auto classes are imported in the middle of many of
+    # transformers' own modules, and our models could not import those yet.
+    for family in FAMILIES.values():
+        config_class = family.config_class
+        for auto_class, name in config_class.auto_classes.items():
+            mapping = getattr(auto, auto_class)._model_mapping
+            if not isinstance(mapping._extra_content, _DeferringDict):
+                mapping._extra_content = _DeferringDict(mapping._extra_content)
+            module = f"hf_attnzoo.models.{config_class.modeling_module}"
+            mapping._extra_content[config_class] = _Deferred(module, name)
+
+
+def _mark_models(family: Family) -> Callable[[ModuleType], None]:
+    def mark(ours: ModuleType) -> None:
+        for auto_class, name in family.config_class.auto_classes.items():
+            getattr(ours, name).register_for_auto_class(auto_class)
+
+    return mark
 
 
 def _link_tokenizer(auto: ModuleType, ours: ModuleType) -> None:
@@ -112,9 +146,12 @@ def _link_pipeline(task: str, name: str, auto_class: str) -> Callable[[ModuleTyp
 # (module of transformers that holds a registry, module of ours that belongs in it, what to tell the one of the other)
 _LINKS: list[tuple[str, str, Callable[[ModuleType, ModuleType], None]]] = [
     *(
-        (f"transformers.models.auto.{kind}_auto", f"hf_attnzoo.models.{kind}_{family.name}", link(family))
+        (
+            "transformers.models.auto.configuration_auto",
+            f"hf_attnzoo.models.configuration_{family.name}",
+            _link_config(family),
+        )
         for family in FAMILIES.values()
-        for kind, link in (("configuration", _link_config), ("modeling", _link_models))
     ),
     ("transformers.models.auto.tokenization_auto", "hf_attnzoo.models.tokenization_attnzoo", _link_tokenizer),
     *(
@@ -122,6 +159,12 @@ _LINKS: list[tuple[str, str, Callable[[ModuleType, ModuleType], None]]] = [
         for task, (module, name, auto_class) in PIPELINES.items()
     ),
 ]
+
+# What to do with one module alone, as soon as it is there.
+_FOLLOW_UPS: dict[str, Callable[[ModuleType], None]] = {
+    "transformers.models.auto.modeling_auto": _defer_models,
+    **{f"hf_attnzoo.models.modeling_{family.name}": _mark_models(family) for family in FAMILIES.values()},
+}
 
 # Modules of the table that are in the middle of being imported. Ours import transformers', so the one may be half done
 # when the other is complete; whichever ends last makes the link.
@@ -133,7 +176,9 @@ def _is_loaded(name: str) -> bool:
 
 
 def _connect(name: str) -> None:
-    """Make the links that the complete import of `name` has made possible."""
+    """Do what the complete import of `name` has made possible."""
+    if name in _FOLLOW_UPS:
+        _FOLLOW_UPS[name](sys.modules[name])
     for registry, ours, link in _LINKS:
         if name == registry and ours not in sys.modules:
             importlib.import_module(ours)
@@ -164,7 +209,7 @@ class _ConnectingLoader(importlib.abc.Loader):
 class _ConnectingFinder(importlib.abc.MetaPathFinder):
     """Notices the import of the modules in the table."""
 
-    names = frozenset(name for registry, ours, _ in _LINKS for name in (registry, ours))
+    names = frozenset(name for registry, ours, _ in _LINKS for name in (registry, ours)) | _FOLLOW_UPS.keys()
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
         if fullname not in self.names:
@@ -181,5 +226,6 @@ def register() -> None:
     """Make every family known to transformers' auto classes and pipelines, now or when those are first imported."""
     if not any(isinstance(finder, _ConnectingFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _ConnectingFinder())
-        for registry in dict.fromkeys(registry for registry, _, _ in _LINKS if registry in sys.modules):
-            _connect(registry)
+        for name in dict.fromkeys([*(registry for registry, _, _ in _LINKS), *_FOLLOW_UPS]):
+            if name in sys.modules:
+                _connect(name)
