@@ -70,7 +70,7 @@ class LSTMLayer(nn.Module):
             h of every position `(B, S, H)`, whatever it is on padding, and the h and c after the last real one.
         """
         if start is None:
-            zeros = inputs.new_zeros(inputs.shape[0], self.cell.hidden_size, dtype=self.cell.hidden_proj.weight.dtype)
+            zeros = inputs.new_zeros(inputs.shape[0], self.cell.hidden_size)
             start = (zeros, zeros)
         order = reversal_order(inputs.shape[1], lengths, inputs.device) if self.reverse else None
         if order is not None:

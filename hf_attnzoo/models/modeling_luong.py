@@ -245,38 +245,39 @@ class LuongDecoder(nn.Module):
         self, embeds: Tensor, attention_mask: Tensor | None, memory: dict[str, Tensor], carry: Carry
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...], Carry]:
         count, feeding = self.config.num_states, self.config.input_feeding
+        number, *states = carry
         gates = self.layers[0].rnn.input_proj(embeds)
         noise = self.layer_noise(gates)
-        real = None if attention_mask is None else attention_mask.bool()
+        real = torch.ones(gates.shape[:2], dtype=torch.bool, device=gates.device)
+        if attention_mask is not None:
+            real = attention_mask.bool()
+        numbers = number[:, None] + real.long().cumsum(dim=1)
 
         def step(carry: Carry, inputs: Carry) -> Stepped:
-            (gates, *extra), (number, *states) = inputs, carry
-            factors = None if noise is None else extra.pop(0)
+            gates, real, number, *factors = inputs
             if feeding:
-                gates = gates + self.feed_proj(states[-1])
+                gates = gates + self.feed_proj(carry[-1])
             outputs, new_states = [], []
             for index, layer in enumerate(self.layers):
                 if index > 0:
-                    below = outputs[-1] if factors is None else outputs[-1] * factors[:, index - 1]
+                    below = outputs[-1] * factors[0][:, index - 1] if factors else outputs[-1]
                     gates = layer.rnn.input_proj(below)
-                new_states.extend(layer.step(gates, tuple(states[index * count : (index + 1) * count])))
+                new_states.extend(layer.step(gates, tuple(carry[index * count : (index + 1) * count])))
                 output = new_states[-count]
                 outputs.append(output + below if self.config.residual and index > 0 else output)
             attentional, weights = self.attentional(outputs[-1][:, None], number[:, None], memory)
             attentional = attentional[:, 0]
-            new_carry = (number + 1, *new_states, *((attentional,) if feeding else ()))
-            if real is not None:
-                keep = extra.pop(0)
-                new_carry = tuple(
-                    torch.where(keep.view(-1, *[1] * (new.ndim - 1)), new, old)
-                    for new, old in zip(new_carry, carry, strict=True)
-                )
-            return new_carry, (attentional, *(() if weights is None else (weights[:, 0],)), *outputs)
+            new_states.extend([attentional] if feeding else [])
+            if attention_mask is not None:
+                keep = real[:, None]
+                new_states = [torch.where(keep, new, old) for new, old in zip(new_states, carry, strict=True)]
+            return tuple(new_states), (attentional, *([] if weights is None else [weights[:, 0]]), *outputs)
 
-        steps = tuple(tensor for tensor in (gates, noise, real) if tensor is not None)
-        carry, (attentional, *rest) = scan(step, carry, steps)
+        # The first word that counts has the number 0.
+        steps = (gates, real, numbers - 1, *([] if noise is None else [noise]))
+        states, (attentional, *rest) = scan(step, tuple(states), steps)
         weights = rest.pop(0) if hasattr(self, "attention") else None
-        return attentional, weights, tuple(rest), carry
+        return attentional, weights, tuple(rest), (numbers[:, -1], *states)
 
     def attentional(self, hidden: Tensor, steps: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """`h~_t = tanh(W_c [c_t; h_t])`, W_c in its two halves (equation 5).

@@ -146,8 +146,7 @@ class GRULayer(nn.Module):
             that of the beginning for an empty row.
         """
         if start is None:
-            weight = next(self.cell.parameters())
-            start = inputs.new_zeros(inputs.shape[0], self.cell.hidden_size, dtype=weight.dtype)
+            start = inputs.new_zeros(inputs.shape[0], self.cell.hidden_size)
         # Padding on the right can't reach what comes before it. In the other direction each row is turned round
         # within its own length, which keeps it on the right; turning is its own inverse.
         order = reversal_order(inputs.shape[1], lengths, inputs.device) if self.reverse else None
