@@ -176,17 +176,19 @@ class GRULayer(nn.Module):
 
     def _fused(self, inputs: Tensor, lengths: Tensor | None, start: Tensor) -> Tensor:
         recurrent = self.cell.hidden_proj
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and inputs.device.type == "cpu":
             packing = Packing.of(lengths, inputs)
             gates = self.input_proj(packing.pack(inputs))
             states = _PackedGRU.apply(
                 gates, packing.sort(start), recurrent.weight, recurrent.bias, packing.batch_sizes
             )
             return packing.unpack(states)
-        # PyTorch's own loop, which is faster where it needn't remember anything
+        # PyTorch's own loop is faster where it needn't remember anything, and on a GPU, where it is cuDNN's; which
+        # has to know in the forward pass whether there will be a backward pass.
         weights = [self.input_proj.weight, recurrent.weight, self.input_proj.bias, recurrent.bias]
         # has_biases, num_layers, dropout, train, bidirectional, batch_first
-        return torch.gru(inputs, start[None].contiguous(), weights, True, 1, 0.0, self.training, False, True)[0]
+        train = torch.is_grad_enabled()
+        return torch.gru(inputs, start[None].contiguous(), weights, True, 1, 0.0, train, False, True)[0]
 
     def _scanned(self, inputs: Tensor, start: Tensor) -> Tensor:
         gates = self.input_proj(inputs)
