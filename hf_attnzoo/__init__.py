@@ -11,7 +11,9 @@ from .registry import FAMILIES, Family, register
 
 if TYPE_CHECKING:
     from .attention_maps import AttentionMap, attention_map
+    from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
+    from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
     from .pipelines import TranslationPipeline
@@ -23,6 +25,9 @@ __all__ = [
     "RNNSearchConfig",
     "RNNSearchModel",
     "RNNSearchForConditionalGeneration",
+    "LuongConfig",
+    "LuongModel",
+    "LuongForConditionalGeneration",
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",

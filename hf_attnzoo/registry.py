@@ -63,6 +63,15 @@ FAMILIES: dict[str, Family] = {
             pipelines=("attnzoo-translation",),
             head="AutoModelForSeq2SeqLM",
         ),
+        Family(
+            name="luong",
+            config="LuongConfig",
+            paper="Luong, Pham and Manning (2015)",
+            summary="stacked LSTM or GRU encoder-decoder with global or local multiplicative attention",
+            task="seq2seq",
+            pipelines=("attnzoo-translation",),
+            head="AutoModelForSeq2SeqLM",
+        ),
     )
 }
 

@@ -16,14 +16,17 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
     Args:
         scores: energies, shape `(B, Q, S)`.
-        mask: True or 1 where a position may be read, shape `(B, S)`. Default: `None`, all of them.
+        mask: True or 1 where a position may be read, shape `(B, S)`, or `(B, Q, S)` if that depends on the query.
+            Default: `None`, all of them.
 
     Returns:
         Weights of shape `(B, Q, S)`. They sum to 1, or to 0 in a row whose mask is empty: no NaN in value or gradient.
     """
     if mask is None:
         return scores.softmax(dim=-1)
-    masked = ~mask.bool()[:, None, :]
+    masked = ~mask.bool()
+    if masked.ndim == 2:
+        masked = masked[:, None]
     # The dtype's own minimum survives half precision, where a constant such as -1e9 is infinite.
     weights = scores.masked_fill(masked, torch.finfo(scores.dtype).min).softmax(dim=-1)
     return weights.masked_fill(masked, 0.0)
@@ -56,6 +59,62 @@ def additive_scores(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         return _AdditiveScores.apply(query, keys, v)
     return _additive_scores(query, keys, v)
+
+
+def dot_scores(query: Tensor, keys: Tensor) -> Tensor:
+    """Multiplicative energies `h_t^T k_s` (Luong et al. 2015, equation 8: dot, and general with `k_s = W_a h_s`).
+
+    Args:
+        query: decoder states, shape `(B, Q, H)`.
+        keys: shape `(B, S, H)`.
+
+    Returns:
+        Energies of shape `(B, Q, S)`.
+    """
+    # Not `.mT`: a tracer takes it out of a decoder's loop, which then gets annotations that are keys too in two views.
+    return torch.bmm(query, keys.transpose(1, 2))
+
+
+def source_positions(mask: Tensor) -> Tensor:
+    """Number of each real position among the real ones, from 0, wherever the padding stands.
+
+    Args:
+        mask: True where a position is real, shape `(B, S)`.
+
+    Returns:
+        Positions of shape `(B, S)`; on padding, whatever.
+    """
+    return mask.long().cumsum(dim=1) - 1
+
+
+def window_mask(positions: Tensor, center: Tensor, window: int, mask: Tensor) -> Tensor:
+    """Positions within `[p_t - D, p_t + D]` (Luong et al. 2015, section 3.2).
+
+    Args:
+        positions: of the source, shape `(B, S)`.
+        center: p_t, shape `(B, Q)`.
+        window: D.
+        mask: True where a position is real, shape `(B, S)`.
+
+    Returns:
+        Mask of shape `(B, Q, S)`.
+    """
+    return ((positions[:, None] - center[:, :, None]).abs() <= window) & mask[:, None]
+
+
+def gaussian(positions: Tensor, center: Tensor, window: int) -> Tensor:
+    """`exp(-(s - p_t)^2 / (2 sigma^2))` with `sigma = D / 2` (Luong et al. 2015, equation 10).
+
+    Args:
+        positions: of the source, shape `(B, S)`.
+        center: p_t, shape `(B, Q)`, through which the gradient goes.
+        window: D.
+
+    Returns:
+        Factors of shape `(B, Q, S)`.
+    """
+    distance = positions[:, None] - center[:, :, None]
+    return torch.exp(-2 * (distance / window) ** 2)
 
 
 def _tanh_as_sigmoid(query: Tensor) -> bool:

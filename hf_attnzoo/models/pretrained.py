@@ -71,12 +71,15 @@ class AttnZooPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=std)
-            # A slice of a parameter doesn't know that it was loaded from a checkpoint, the parameter does.
-            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
-                init.zeros_(module.weight[module.padding_idx])
+            self._init_padding(module)
         elif hasattr(module, "initialize"):
             # After its children: modules are initialised from the leaves up.
             module.initialize()
+
+    def _init_padding(self, embedding: nn.Embedding) -> None:
+        # A slice of a parameter doesn't know that it was loaded from a checkpoint, the parameter does.
+        if embedding.padding_idx is not None and not getattr(embedding.weight, "_is_hf_initialized", False):
+            init.zeros_(embedding.weight[embedding.padding_idx])
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:

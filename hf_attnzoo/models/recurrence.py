@@ -131,28 +131,34 @@ class GRULayer(nn.Module):
         self.input_proj = nn.Linear(input_size, 3 * hidden_size)
         self.cell = GRUCell(hidden_size, reset_after)
 
-    def forward(self, inputs: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None, start: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """States of every position, and the last.
 
         Args:
             inputs: shape `(B, S, input_size)`, padded on the right.
             lengths: real positions of every row, shape `(B,)`; 0 is allowed. Default: `None`, all of them.
+            start: state to begin with, shape `(B, H)`. Default: `None`, zeros.
 
         Returns:
             States `(B, S, H)`, whatever they are on padding, and the state after the last real position `(B, H)`,
-            zero for an empty row.
+            that of the beginning for an empty row.
         """
+        if start is None:
+            start = inputs.new_zeros(inputs.shape[0], self.cell.hidden_size)
         # Padding on the right can't reach what comes before it. In the other direction each row is turned round
         # within its own length, which keeps it on the right; turning is its own inverse.
         order = reversal_order(inputs.shape[1], lengths, inputs.device) if self.reverse else None
         if order is not None:
             inputs = take_positions(inputs, order)
-        states = self._fused(inputs, lengths) if self._can_fuse(inputs) else self._scanned(inputs)
+        fused = self._can_fuse(inputs)
+        states = self._fused(inputs, lengths, start) if fused else self._scanned(inputs, start)
         if lengths is None:
             final = states[:, -1]
         else:
             last = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, states.shape[-1])
-            final = states.gather(1, last)[:, 0] * (lengths > 0).to(states.dtype)[:, None]
+            final = torch.where((lengths > 0)[:, None], states.gather(1, last)[:, 0], start.to(states.dtype))
         if order is not None:
             states = take_positions(states, order)
         return states, final
@@ -168,29 +174,30 @@ class GRULayer(nn.Module):
             and all(is_plain_linear(module) for module in (self.input_proj, self.cell.hidden_proj))
         )
 
-    def _fused(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+    def _fused(self, inputs: Tensor, lengths: Tensor | None, start: Tensor) -> Tensor:
         recurrent = self.cell.hidden_proj
         if torch.is_grad_enabled() and inputs.device.type == "cpu":
             packing = Packing.of(lengths, inputs)
             gates = self.input_proj(packing.pack(inputs))
-            start = gates.new_zeros(inputs.shape[0], self.cell.hidden_size)
-            states = _PackedGRU.apply(gates, start, recurrent.weight, recurrent.bias, packing.batch_sizes)
+            states = _PackedGRU.apply(
+                gates, packing.sort(start), recurrent.weight, recurrent.bias, packing.batch_sizes
+            )
             return packing.unpack(states)
-        # PyTorch's own loop is faster where it needn't remember anything, and on a GPU, where it is cuDNN's.
-        hidden = inputs.new_zeros(1, inputs.shape[0], self.cell.hidden_size)
+        # PyTorch's own loop is faster where it needn't remember anything, and on a GPU, where it is cuDNN's; which
+        # has to know in the forward pass whether there will be a backward pass.
         weights = [self.input_proj.weight, recurrent.weight, self.input_proj.bias, recurrent.bias]
         # has_biases, num_layers, dropout, train, bidirectional, batch_first
-        return torch.gru(inputs, hidden, weights, True, 1, 0.0, self.training, False, True)[0]
+        train = torch.is_grad_enabled()
+        return torch.gru(inputs, start[None].contiguous(), weights, True, 1, 0.0, train, False, True)[0]
 
-    def _scanned(self, inputs: Tensor) -> Tensor:
+    def _scanned(self, inputs: Tensor, start: Tensor) -> Tensor:
         gates = self.input_proj(inputs)
 
         def step(carry: Carry, inputs: Carry) -> Stepped:
             hidden = self.cell(inputs[0], carry[0])
             return (hidden,), (hidden,)
 
-        hidden = gates.new_zeros(gates.shape[0], self.cell.hidden_size)
-        return scan(step, (hidden,), (gates,))[1][0]
+        return scan(step, (start.to(gates.dtype),), (gates,))[1][0]
 
 
 @dataclass
@@ -239,6 +246,10 @@ class Packing:
     def sort(self, tensor: Tensor) -> Tensor:
         """Rows `(B, ...)` from the longest to the shortest."""
         return tensor if self.order is None else tensor.index_select(0, self.order)
+
+    def unsort(self, tensor: Tensor) -> Tensor:
+        """The inverse of `sort`."""
+        return tensor if self.order is None else tensor.index_select(0, self.order.argsort())
 
 
 def gru_step(gates: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,190 @@
+"""Configuration of Luong's attention models and of the sequence-to-sequence model without attention before them."""
+
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_attnzoo import AttnZooConfig, check_choice, check_positive, check_probability, check_token_ids
+
+
+@strict
+class LuongConfig(AttnZooConfig):
+    """Sizes and choices of Luong, Pham and Manning (2015).
+
+    Args:
+        vocab_size: words of the target, one row of the output layer each.
+        source_vocab_size: words of the source. Default: `None`, both languages share one vocabulary and one embedding.
+        embedding_size: size of a word vector.
+        hidden_size: size of a decoder state, and of the attentional state h~.
+        encoder_hidden_size: size of an annotation; a bidirectional encoder has half of it in each direction.
+            Default: `None`, `hidden_size`.
+        num_encoder_layers: stacked encoder layers.
+        num_decoder_layers: stacked decoder layers.
+        cell: `"lstm"` or `"gru"`, on both sides.
+        attention: `"none"` is Sutskever et al. (2014): nothing but the encoder's last states. Otherwise the scope:
+            `"global"`, `"local-m"` (a window that moves with the target) or `"local-p"` (around a predicted position).
+        score: `"dot"`, `"general"`, `"concat"` or `"location"` (equation 8 and section 3.1).
+        window: D, how far a local window reaches to either side; the standard deviation of local-p is D / 2.
+        max_source_length: longest source that `score="location"` has weights for.
+        input_feeding: whether the attentional state goes into the next step (section 3.3). Slower: without it a
+            whole target is one run of the recurrence.
+        bidirectional: whether the encoder reads in both directions. The paper's reads in one.
+        reverse_source: whether the encoder reads the source backwards (Sutskever et al. 2014). Attention is reported
+            in the order of the text.
+        bridge: how the decoder's states begin: `"copy"` of the encoder's last states, or `"linear"`, a projection of
+            them.
+        residual: whether layers above the first add their input to their output.
+        dropout: rate on word vectors, between layers and on the attentional state, in [0, 1).
+        initializer_range: weights are uniform in plus or minus this.
+        tie_word_embeddings: whether the output layer is the target's embedding; needs `hidden_size == embedding_size`.
+
+    Raises:
+        ValueError: if a size is below 1, a rate out of range, a choice unknown, or if options do not combine.
+    """
+
+    model_type = "attnzoo_luong"
+    attribute_map: ClassVar[dict[str, str]] = {"num_hidden_layers": "num_decoder_layers"}
+    auto_classes: ClassVar[dict[str, str]] = {
+        "AutoModel": "LuongModel",
+        "AutoModelForSeq2SeqLM": "LuongForConditionalGeneration",
+    }
+    modeling_module: ClassVar[str] = "modeling_luong"
+    # Section 4.1: 4 layers, 1000 cells and 1000-dimensional word vectors, 50,000 words, D = 10, dropout 0.2.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "luong-global": {
+            "vocab_size": 50_000,
+            "source_vocab_size": 50_000,
+            "embedding_size": 1000,
+            "hidden_size": 1000,
+            "num_encoder_layers": 4,
+            "num_decoder_layers": 4,
+            "attention": "global",
+            "score": "dot",
+            "input_feeding": True,
+            "reverse_source": True,
+            "dropout": 0.2,
+        },
+        "luong-local-p": {
+            "vocab_size": 50_000,
+            "source_vocab_size": 50_000,
+            "embedding_size": 1000,
+            "hidden_size": 1000,
+            "num_encoder_layers": 4,
+            "num_decoder_layers": 4,
+            "attention": "local-p",
+            "score": "general",
+            "input_feeding": True,
+            "reverse_source": True,
+            "dropout": 0.2,
+        },
+        "sutskever": {
+            "vocab_size": 80_000,
+            "source_vocab_size": 160_000,
+            "embedding_size": 1000,
+            "hidden_size": 1000,
+            "num_encoder_layers": 4,
+            "num_decoder_layers": 4,
+            "attention": "none",
+            "reverse_source": True,
+            "initializer_range": 0.08,
+        },
+        "tiny": {"embedding_size": 32, "hidden_size": 64},
+    }
+
+    vocab_size: int = 1000
+    source_vocab_size: int | None = None
+    embedding_size: int = 256
+    hidden_size: int = 256
+    encoder_hidden_size: int | None = None
+    num_encoder_layers: int = 1
+    num_decoder_layers: int = 1
+    cell: str = "lstm"
+    attention: str = "global"
+    score: str = "general"
+    window: int = 10
+    max_source_length: int | None = None
+    input_feeding: bool = False
+    bidirectional: bool = False
+    reverse_source: bool = False
+    bridge: str = "copy"
+    residual: bool = False
+    dropout: float | int = 0.0
+    initializer_range: float | int = 0.1
+    tie_word_embeddings: bool = False
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
+    decoder_start_token_id: int | None = 2
+
+    def __post_init__(self, **kwargs: Any):
+        super().__post_init__(**kwargs)
+        check_choice("cell", self.cell, ("lstm", "gru"))
+        check_choice("attention", self.attention, ("global", "local-m", "local-p", "none"))
+        check_choice("score", self.score, ("dot", "general", "concat", "location"))
+        check_choice("bridge", self.bridge, ("copy", "linear"))
+        check_positive(
+            vocab_size=self.vocab_size,
+            source_vocab_size=self.source_vocab_size,
+            embedding_size=self.embedding_size,
+            hidden_size=self.hidden_size,
+            encoder_hidden_size=self.encoder_hidden_size,
+            num_encoder_layers=self.num_encoder_layers,
+            num_decoder_layers=self.num_decoder_layers,
+            window=self.window,
+            max_source_length=self.max_source_length,
+        )
+        check_probability(dropout=self.dropout)
+        if self.initializer_range < 0:
+            raise ValueError(f"initializer_range={self.initializer_range} must be at least 0")
+        check_token_ids(
+            self.vocab_size,
+            pad_token_id=self.pad_token_id,
+            bos_token_id=self.bos_token_id,
+            eos_token_id=self.eos_token_id,
+            decoder_start_token_id=self.decoder_start_token_id,
+        )
+        check_token_ids(self.source_vocab_size or self.vocab_size, pad_token_id=self.pad_token_id)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        size, annotation_size = self.hidden_size, self.annotation_size
+        if self.bidirectional and annotation_size % 2:
+            name = "hidden_size" if self.encoder_hidden_size is None else "encoder_hidden_size"
+            raise ValueError(f"bidirectional=True needs an even size to halve, but {name}={annotation_size}")
+        if self.bidirectional and self.reverse_source:
+            raise ValueError("reverse_source=True means nothing to a bidirectional encoder, which reads both ways")
+        if self.attention == "none" and self.input_feeding:
+            raise ValueError('input_feeding=True feeds what attention makes, and attention="none" makes nothing')
+        if self.attention != "none" and self.score == "dot" and annotation_size != size:
+            raise ValueError(
+                f'score="dot" needs annotations of the size of the decoder\'s states, but '
+                f"encoder_hidden_size={annotation_size} and hidden_size={size}"
+            )
+        if (self.attention != "none" and self.score == "location") != (self.max_source_length is not None):
+            raise ValueError(
+                f'max_source_length={self.max_source_length}, but score="{self.score}", attention="{self.attention}": '
+                f'score="location" needs it, and nothing else has a use for it'
+            )
+        if self.bridge == "copy" and (annotation_size, self.num_encoder_layers) != (size, self.num_decoder_layers):
+            raise ValueError(
+                f'bridge="copy" needs as many layers of the same size on both sides, but the encoder has '
+                f"{self.num_encoder_layers} of {annotation_size}, the decoder {self.num_decoder_layers} of {size}: "
+                f'take bridge="linear"'
+            )
+        if self.tie_word_embeddings and size != self.embedding_size:
+            raise ValueError(
+                f"tie_word_embeddings=True needs hidden_size == embedding_size, "
+                f"but hidden_size={size} and embedding_size={self.embedding_size}"
+            )
+
+    @property
+    def annotation_size(self) -> int:
+        """Size of an annotation, all directions together."""
+        return self.encoder_hidden_size or self.hidden_size
+
+    @property
+    def num_states(self) -> int:
+        """State vectors of a cell: h and c, or h alone."""
+        return 2 if self.cell == "lstm" else 1
