@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import runpy
 import shlex
 import sys
@@ -135,6 +136,15 @@ def test_families_and_recipes_are_listed_in_whole_lines(call):
     for cell in ("Bahdanau, Cho and Bengio (2015)", "rnnsearch-50, rnnencdec-50, tiny", "attnzoo-translation"):
         assert cell in row
     assert lines[-1] == "recipes: parallel-text, quickstart, reversal"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_told_otherwise(call, monkeypatch, given, expected):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    call("families")
+    assert os.environ["OMP_WAIT_POLICY"] == expected
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["translate"], ["attend"], ["evaluate"], ["families"]])

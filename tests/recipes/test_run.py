@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import yaml
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from rich.console import Console
 from safetensors.torch import load_file
@@ -246,13 +247,16 @@ def test_what_can_not_be_done_is_refused_before_training(recipe_content, tmp_pat
 
 
 def test_an_empty_split_is_named(recipe_content, tmp_path, monkeypatch):
-    class Nothing:
-        def __len__(self):
-            return 0
-
-    monkeypatch.setattr(run_module, "load_source", lambda *args, split, **kwargs: Nothing())
+    monkeypatch.setattr(run_module, "load_source", lambda *args, split, **kwargs: Dataset.from_dict({"source": []}))
     with pytest.raises(ValueError, match="the train split of 'reverse' is empty"):
         load_splits(build_recipe(recipe_content(tmp_path)))
+
+
+def test_a_streamed_split_is_refused(recipe_content, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\na\tb\n")
+    data = {"source": str(tmp_path / "pairs.tsv"), "options": {"streaming": True, "split": None}}
+    with pytest.raises(ValueError, match="is streamed"):
+        load_splits(build_recipe(recipe_content(tmp_path, data=data)))
 
 
 def test_splits_may_come_from_several_sources(run):
