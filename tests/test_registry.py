@@ -15,7 +15,7 @@ from hf_attnzoo.registry import FAMILIES, PIPELINES
 
 MODELS = Path(hf_attnzoo.__file__).parent / "models"
 
-# Each in a process of its own, forked from one that has imported torch and nothing else, which saves the seconds.
+# Each in a process of its own, forked from one that has imported what takes long and is not in the table.
 ORDERS = {
     "the package first": "import hf_attnzoo",
     "auto classes, then the package": """
@@ -75,7 +75,7 @@ import hf_attnzoo
 heavy = {"torch", "transformers", "numpy", "datasets", "matplotlib", "rich", "typer", "yaml"}
 answers = sorted(heavy & set(sys.modules))
 ''')
-import torch
+import torch.distributed.tensor, transformers.configuration_utils
 print(json.dumps({"light": light, **{name: fork(order + questions) for name, order in orders.items()}}))
 """
 

