@@ -165,7 +165,9 @@ def load_splits(recipe: Recipe) -> dict[str, Dataset]:
     splits = {}
     for split in SPLITS:
         source = _source(recipe, split)
-        arguments = {"split": split, **recipe.data.options, **getattr(recipe.data, split)}
+        # A file that is named for one split is all of it; one that is named for all of them is dealt out.
+        whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
+        arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
         arguments.pop("source", None)
         splits[split] = load_source(source, **arguments)
         if not isinstance(splits[split], Dataset):

@@ -285,3 +285,13 @@ def test_the_recipe_in_the_card_makes_the_run_again(tiny_run, tmp_path, capsys):
     assert first.keys() == second.keys()
     assert all(first[name].equal(second[name]) for name in first)
     assert again.metrics == tiny_run.metrics
+
+
+def test_a_file_named_for_one_split_is_all_of_it(recipe_content, tmp_path):
+    data = {}
+    for split, count in (("train", 40), ("validation", 3), ("test", 5)):
+        lines = [f"{split} {number}\tpair {number}\n" for number in range(count)]
+        (tmp_path / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
+        data[split] = {"source": str(tmp_path / f"{split}.tsv"), "header": False}
+    splits = load_splits(build_recipe(recipe_content(tmp_path, data=data)))
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 40, "validation": 3, "test": 5}
