@@ -356,10 +356,12 @@ def test_padding_before_a_target_leaves_it_as_it_is(choices):
     # Again a word stands under the mask.
     decoder_input_ids = torch.tensor([[START, 7, 4, 5], [8, 8, 8, START], [8, START, 5, 6]])
     mask = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 1], [0, 1, 1, 1]])
-    outputs = model(**masked_sources(), decoder_input_ids=decoder_input_ids, decoder_attention_mask=mask)
+    # Long enough for the windows of two neighbouring steps to differ.
+    sources = [[6, 3], [5, 8, 4, 6, 3], [8, 5, 7, 3]]
+    outputs = model(**masked_sources(sources), decoder_input_ids=decoder_input_ids, decoder_attention_mask=mask)
 
     _, reference = reference_of(model)
-    for row, (source, target) in enumerate(zip(SOURCES, [[7, 4, 5, 3], [8], [5, 6, 8]], strict=True)):
+    for row, (source, target) in enumerate(zip(sources, [[7, 4, 5, 3], [8], [5, 6, 8]], strict=True)):
         _, seen = reference.decode(reference.encode(source), target)
         close(outputs.logits[row, -len(target) :], torch.stack(seen["logits"]))
         states = list(outputs.cache.states.values())[1:]
