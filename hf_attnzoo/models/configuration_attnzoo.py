@@ -90,6 +90,17 @@ def check_positive(**values: int | None) -> None:
             raise ValueError(f"{name}={value} must be at least 1")
 
 
+def check_not_negative(**values: float) -> None:
+    """Refuse values below 0.
+
+    Raises:
+        ValueError: naming the first argument that is negative.
+    """
+    for name, value in values.items():
+        if value < 0:
+            raise ValueError(f"{name}={value} must be at least 0")
+
+
 def check_probability(**values: float) -> None:
     """Refuse dropout rates outside [0, 1).
 

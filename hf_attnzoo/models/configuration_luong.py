@@ -4,7 +4,14 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_attnzoo import AttnZooConfig, check_choice, check_positive, check_probability, check_token_ids
+from .configuration_attnzoo import (
+    AttnZooConfig,
+    check_choice,
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_token_ids,
+)
 
 
 @strict
@@ -136,8 +143,7 @@ class LuongConfig(AttnZooConfig):
             max_source_length=self.max_source_length,
         )
         check_probability(dropout=self.dropout)
-        if self.initializer_range < 0:
-            raise ValueError(f"initializer_range={self.initializer_range} must be at least 0")
+        check_not_negative(initializer_range=self.initializer_range)
         check_token_ids(
             self.vocab_size,
             pad_token_id=self.pad_token_id,

@@ -4,7 +4,14 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_attnzoo import AttnZooConfig, check_choice, check_positive, check_probability, check_token_ids
+from .configuration_attnzoo import (
+    AttnZooConfig,
+    check_choice,
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_token_ids,
+)
 
 
 @strict
@@ -110,6 +117,7 @@ class RNNSearchConfig(AttnZooConfig):
         )
         check_token_ids(self.source_vocab_size or self.vocab_size, pad_token_id=self.pad_token_id)
         check_probability(dropout=self.dropout)
+        check_not_negative(initializer_range=self.initializer_range)
         if self.attention == "none" and self.attention_size is not None:
             raise ValueError(f'attention_size={self.attention_size} has no use with attention="none"; leave it out')
         if self.tie_word_embeddings and self.maxout_size != self.embedding_size:

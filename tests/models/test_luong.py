@@ -8,6 +8,7 @@ from hf_attnzoo.testing import SEQ2SEQ_CONTRACT, SEQ2SEQ_INTEGRATIONS, scattered
 VARIANTS = {
     "global-dot": {"score": "dot", "source_vocab_size": 18},
     "global-general-fed": {"input_feeding": True, "num_encoder_layers": 2, "num_decoder_layers": 2, "dropout": 0.2},
+    "global-dot-fed": {"score": "dot", "input_feeding": True, "num_encoder_layers": 2, "num_decoder_layers": 2},
     "global-concat-gru": {"score": "concat", "cell": "gru", "bidirectional": True, "input_feeding": True},
     "global-location": {"score": "location", "max_source_length": 12, "reverse_source": True},
     "local-m-fed": {"attention": "local-m", "window": 1, "score": "dot", "input_feeding": True},
@@ -42,4 +43,4 @@ def test_contract(check, variant):
 def test_integrations(check):
     if check.__name__ == "check_lora":
         pytest.importorskip("peft")
-    check(build("global-general-fed"))
+    check(build("global-dot-fed"))

@@ -80,6 +80,11 @@ def test_unusable_special_ids_are_refused():
         small(source_vocab_size=1)
 
 
+def test_a_negative_spread_of_weights_is_refused():
+    with pytest.raises(ValueError, match="initializer_range=-1"):
+        small(initializer_range=-1)
+
+
 def test_labels_need_a_start_and_a_padding_id():
     source, labels = torch.tensor([[4, 5]]), torch.tensor([[4, -100]])
     with pytest.raises(ValueError, match="decoder_start_token_id"):
