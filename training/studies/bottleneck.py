@@ -9,6 +9,7 @@ no data). Both are asked for strings of 3 to 25 letters.
 writes `bottleneck.png` and `bottleneck.json` beside this file, in about five minutes on two cores.
 """
 
+import dataclasses
 import json
 import platform
 from importlib.metadata import version
@@ -85,6 +86,7 @@ def main(
             name: {item.low: item.token_accuracy for item in bins} for name, bins in reports.items()
         },
         "strings per length": per_length,
+        "recipe": dataclasses.asdict(load_recipe(recipe, overrides or ())),
         "hardware": hardware(),
         "versions": {name: version(name) for name in ("hf-attnzoo", "transformers", "torch")}
         | {"python": platform.python_version()},
