@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -116,22 +115,15 @@ def last_complete_checkpoint(folder: Path, remove_others: bool = False) -> Path 
     return None
 
 
-def read_state(checkpoint: Path, main_process: bool = True) -> TrainerState:
+def read_state(checkpoint: Path) -> TrainerState:
     """The trainer's state at a checkpoint; where the folder has been moved, its best checkpoint has moved along.
 
     Args:
         checkpoint: folder.
-        main_process: whether this is the one process that writes and removes files.
     """
     state = TrainerState.load_from_json(str(checkpoint / _STATE))
     if state.best_model_checkpoint is not None:
-        best = str(checkpoint.parent / os.path.basename(state.best_model_checkpoint))
-        if best != state.best_model_checkpoint:
-            state.best_model_checkpoint = best
-            if main_process:
-                # The trainer reads the file by itself.
-                state.save_to_json(str(checkpoint / f".{_STATE}"))
-                (checkpoint / f".{_STATE}").replace(checkpoint / _STATE)
+        state.best_model_checkpoint = str(checkpoint.parent / Path(state.best_model_checkpoint).name)
     return state
 
 

@@ -375,7 +375,7 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
         trainer.train()
         return
     say(trainer.progress_report.console, f"going on from {checkpoint}")
-    state = read_state(checkpoint, trainer.is_world_process_zero())
+    state = read_state(checkpoint)
     if not has_ended(state):
         trainer.train(resume_from_checkpoint=str(checkpoint))
         return

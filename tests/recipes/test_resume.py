@@ -7,9 +7,11 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from accelerate.data_loader import DataLoaderShard
 from rich.console import Console
 from safetensors.torch import load_file
 
+from hf_attnzoo.data import TokenBudgetBatchSampler
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
 from hf_attnzoo.recipes.resume import last_complete_checkpoint
@@ -146,6 +148,22 @@ def test_batches_differ_from_epoch_to_epoch_and_go_on_in_order(world, monkeypatc
     assert seen == whole[:8] + whole[6:]
 
 
+def test_the_epoch_reaches_the_batches_through_any_wrapper(world, monkeypatch):
+    # In several processes accelerate's loaders don't pass it on when they go on in the middle of an epoch.
+    monkeypatch.setattr(DataLoaderShard, "set_epoch", lambda loader, epoch: None)
+    order = []
+    sample = TokenBudgetBatchSampler.__iter__
+
+    def spy(sampler):
+        order.append(list(sample(sampler)))
+        return iter(order[-1])
+
+    monkeypatch.setattr(TokenBudgetBatchSampler, "__iter__", spy)
+    world.run(training__max_steps=10, training__eval_steps=10)
+    assert len(order) == 2
+    assert order[0] != order[1]
+
+
 def test_what_had_been_trained_but_not_saved_is_saved_without_another_step(world):
     length = {"training__max_steps": 6}
     world.scores([0.1, 0.9, 0.5] * 2)
@@ -163,10 +181,14 @@ def test_what_had_been_trained_but_not_saved_is_saved_without_another_step(world
     assert json.loads((again.model / "metrics.json").read_text())["steps"] == 6
 
 
-def test_a_moved_folder_keeps_its_best_checkpoint(world):
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_moved_folder_keeps_its_best_checkpoint(world, ended):
     length = {"training__max_steps": 6}
     world.scores([0.9, 0.1, 0.2])
-    world.kill(6, **length)
+    if ended:
+        world.kill_before_saving(**length)
+    else:
+        world.kill(6, **length)
     best = load_file(world.folder / "run" / "checkpoints" / "checkpoint-2" / "model.safetensors")
     (world.folder / "run").rename(world.folder / "elsewhere")
     result = world.run("elsewhere", **length)
