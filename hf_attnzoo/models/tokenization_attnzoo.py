@@ -193,8 +193,12 @@ def train_tokenizer(
     vocab_size: int | tuple[int, int] = 30_000,
     min_frequency: int | tuple[int, int] = 1,
     lowercase: bool | tuple[bool, bool] = False,
+    causal: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Make a tokenizer from texts; it ends every text with `</s>` and puts nothing in front.
+
+    With `causal=True` it is one for a language model: `<s>` in front, no end, so that a prompt is open, and padding on
+    the left.
 
     Kinds: `"character"`, each Unicode character a token, white space too. `"word"`, words, numbers and signs; decoding
     puts one space between them. `"symbol"`, what stands between white space, for phonemes or text that is tokenized
@@ -220,6 +224,8 @@ def train_tokenizer(
             at least 2.
         lowercase:
             turn texts to lower case first, in training and in use, or a pair.
+        causal:
+            for a decoder-only model, with one vocabulary.
 
     Returns:
         A plain `PreTrainedTokenizerFast` with one vocabulary, an `AttnZooTokenizer` with two.
@@ -231,6 +237,8 @@ def train_tokenizer(
         shared = target_texts is None
     if target_texts is None and not shared:
         raise ValueError("shared=False needs target_texts, got None")
+    if causal and not shared:
+        raise ValueError("causal=True is for one vocabulary: leave out target_texts, or set shared=True")
 
     settings = {"kind": kind, "vocab_size": vocab_size, "min_frequency": min_frequency, "lowercase": lowercase}
     pairs = {name: _pair(name, value) for name, value in settings.items()}
@@ -248,7 +256,15 @@ def train_tokenizer(
     if shared:
         if target_texts is not None:
             texts = chain(texts, _checked_texts("target_texts", target_texts))
-        return PreTrainedTokenizerFast(tokenizer_object=_train_backend(texts, **source_settings), **_INIT_KWARGS)
+        backend = _train_backend(texts, **source_settings)
+        if causal:
+            backend.post_processor = TemplateProcessing(
+                single=f"{BOS_TOKEN} $A",
+                pair=f"{BOS_TOKEN} $A $B",
+                special_tokens=[(BOS_TOKEN, SPECIAL_TOKENS.index(BOS_TOKEN))],
+            )
+        side = {"padding_side": "left"} if causal else {}
+        return PreTrainedTokenizerFast(tokenizer_object=backend, **(_INIT_KWARGS | side))
     return AttnZooTokenizer(
         tokenizer_object=_train_backend(texts, **source_settings),
         target_tokenizer_object=_train_backend(_checked_texts("target_texts", target_texts), **target_settings),

@@ -147,7 +147,14 @@ def _family(recipe: Recipe) -> Family:
             f"family={recipe.family!r} is none of {', '.join(FAMILIES)}; "
             f"did you mean {nearest(recipe.family, FAMILIES)!r}?"
         )
-    return FAMILIES[recipe.family]
+    family = FAMILIES[recipe.family]
+    if family.task != "seq2seq":
+        pairs = ", ".join(name for name, other in FAMILIES.items() if other.task == "seq2seq")
+        raise ValueError(
+            f"family={recipe.family!r} is for {family.task}, and recipes train on pairs of texts: {pairs}. "
+            f"Train it with transformers' Trainer"
+        )
+    return family
 
 
 def load_splits(recipe: Recipe) -> dict[str, Dataset]:

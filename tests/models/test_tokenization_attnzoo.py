@@ -510,3 +510,13 @@ class TestRefusals:
     def test_both_vocabularies_are_needed(self):
         with pytest.raises(ValueError, match="target_tokenizer_object and target_tokenizer_file are both None"):
             AttnZooTokenizer(tokenizer_object=train_tokenizer("word", ["a"]).backend_tokenizer)
+
+
+def test_a_causal_tokenizer_opens_a_text_and_leaves_it_open(tmp_path):
+    train_tokenizer("character", ["abc"], causal=True).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    batch = tokenizer(["ab", "c"], padding=True)
+    assert batch["input_ids"] == [[2, 4, 5], [1, 2, 6]]
+    assert batch["attention_mask"] == [[1, 1, 1], [0, 1, 1]]
+    with pytest.raises(ValueError, match="causal=True"):
+        train_tokenizer("character", ["abc"], ["xyz"], causal=True)
