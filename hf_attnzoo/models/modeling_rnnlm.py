@@ -218,7 +218,12 @@ class RNNLMForCausalLM(PackedHeadGenerationMixin, RNNLMPreTrainedModel):
         )
 
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, next_sequence_length: int | None = None, cache: Any = None, **kwargs: Any
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        cache: RecurrentCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """Inputs of the next step.
 
@@ -226,6 +231,7 @@ class RNNLMForCausalLM(PackedHeadGenerationMixin, RNNLMPreTrainedModel):
             input_ids: the whole of the texts so far, shape `(B * beams, T)`.
             next_sequence_length: how many of the last ids to feed. Default: `None`, all.
             cache: the states, if there are some already.
+            inputs_embeds: vectors in place of the prompt's ids. `generate()` looks for the name of this argument.
             kwargs: see `GenerationMixin.prepare_inputs_for_generation`.
 
         Returns:
@@ -235,12 +241,17 @@ class RNNLMForCausalLM(PackedHeadGenerationMixin, RNNLMPreTrainedModel):
             ValueError: if the cache has seen as much as there is, or more.
         """
         if next_sequence_length is not None and next_sequence_length < 1:
+            given = input_ids if inputs_embeds is None else inputs_embeds
             raise ValueError(
-                f"input_ids has {input_ids.shape[1]} ids, but the cache has already seen {cache.get_seq_length()}: "
+                f"input_ids has {given.shape[1]} ids, but the cache has already seen {cache.get_seq_length()}: "
                 f"pass the whole text so far and its attention_mask, and at least one id that is new"
             )
         inputs = super().prepare_inputs_for_generation(
-            input_ids, next_sequence_length=next_sequence_length, cache=cache, **kwargs
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
         )
         if inputs.get("attention_mask") is None and inputs.get("input_ids") is not None:
             # generate() drops a mask of ones, and a padding id that the model has chosen is a word like any other.
