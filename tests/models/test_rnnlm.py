@@ -238,3 +238,18 @@ def test_speculation_is_refused():
     model = build("lstm")
     with pytest.raises(ValueError, match="stateful"):
         model.generate(RIGHT[:1], assistant_model=build("lstm"), max_new_tokens=3)
+
+
+def test_padding_that_the_model_writes_is_a_word_whether_or_not_the_prompts_are_padded():
+    model = build("lstm")
+
+    def allowed(row: int, ids: torch.Tensor) -> list[int]:
+        return [PAD] if len(ids) == 4 else list(range(4, 20))
+
+    options = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_generate": True}
+    read = model(torch.tensor([[4, 9, 7, 5, PAD]]), attention_mask=torch.ones(1, 5)).logits[0, -1]
+    for prompts in (LEFT[:1], LEFT):
+        for use_cache in (True, False):
+            written = model.generate(prompts, prefix_allowed_tokens_fn=allowed, use_cache=use_cache, **options)
+            assert written.sequences[0, 4] == PAD
+            torch.testing.assert_close(written.logits[1][0], read)
