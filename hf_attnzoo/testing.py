@@ -622,6 +622,10 @@ def check_refusals(model: PreTrainedModel) -> None:
     )
     narrow = torch.zeros(3, 6, model.get_input_embeddings().embedding_dim + 1)
     _refused(lambda: model(inputs_embeds=narrow, labels=labels), "inputs_embeds", str(narrow.shape[-1]))
+    encoded = model.get_encoder()(input_ids=input_ids)
+    _refused(
+        lambda: model(input_ids=input_ids, encoder_outputs=encoded, labels=labels), "input_ids", "encoder_outputs"
+    )
     both = model.get_input_embeddings()(input_ids)
     _refused(lambda: model(input_ids=input_ids, inputs_embeds=both, labels=labels), "input_ids", "inputs_embeds")
 

@@ -71,7 +71,8 @@ def dot_scores(query: Tensor, keys: Tensor) -> Tensor:
     Returns:
         Energies of shape `(B, Q, S)`.
     """
-    return torch.bmm(query, keys.mT)
+    # Not `.mT`: a tracer takes it out of a decoder's loop, which then gets annotations that are keys too in two views.
+    return torch.bmm(query, keys.transpose(1, 2))
 
 
 def source_positions(mask: Tensor) -> Tensor:

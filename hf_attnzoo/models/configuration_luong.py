@@ -136,6 +136,8 @@ class LuongConfig(AttnZooConfig):
             max_source_length=self.max_source_length,
         )
         check_probability(dropout=self.dropout)
+        if self.initializer_range < 0:
+            raise ValueError(f"initializer_range={self.initializer_range} must be at least 0")
         check_token_ids(
             self.vocab_size,
             pad_token_id=self.pad_token_id,
@@ -149,7 +151,8 @@ class LuongConfig(AttnZooConfig):
     def _check_combinations(self) -> None:
         size, annotation_size = self.hidden_size, self.annotation_size
         if self.bidirectional and annotation_size % 2:
-            raise ValueError(f"bidirectional=True halves the annotation size, which is odd: {annotation_size}")
+            name = "hidden_size" if self.encoder_hidden_size is None else "encoder_hidden_size"
+            raise ValueError(f"bidirectional=True needs an even size to halve, but {name}={annotation_size}")
         if self.bidirectional and self.reverse_source:
             raise ValueError("reverse_source=True means nothing to a bidirectional encoder, which reads both ways")
         if self.attention == "none" and self.input_feeding:

@@ -54,7 +54,6 @@ def token_cross_entropy(
         count = labels.numel()
     if num_items_in_batch is not None:
         count = num_items_in_batch.to(total.device) if torch.is_tensor(num_items_in_batch) else num_items_in_batch
-        return total / count
     return total / (count.clamp(min=1) if torch.is_tensor(count) else max(count, 1))
 
 

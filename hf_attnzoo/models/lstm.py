@@ -80,7 +80,7 @@ class LSTMLayer(nn.Module):
         if lengths is not None:
             # A row of nothing ends where it began.
             real = (lengths > 0)[:, None]
-            final = tuple(torch.where(real, new, old) for new, old in zip(final, start, strict=True))
+            final = tuple(torch.where(real, new, old.to(new.dtype)) for new, old in zip(final, start, strict=True))
         return (outputs if order is None else take_positions(outputs, order)), final
 
     def _can_fuse(self, inputs: Tensor) -> bool:

@@ -101,7 +101,8 @@ class LuongAttention(nn.Module):
                 center = torch.minimum(steps, (lengths - 1).clamp(min=0))
             else:
                 predicted = self.position_out(torch.tanh(self.position_proj(query)))[:, :, 0]
-                center = lengths * torch.sigmoid(predicted)
+                # Half precision has no numbers between the positions of a long source.
+                center = lengths * predicted.to(torch.promote_types(predicted.dtype, torch.float32)).sigmoid()
             weights = masked_softmax(scores, window_mask(positions, center, self.window, mask))
             if self.scope == "local-p":
                 weights = weights * gaussian(positions, center, self.window)
@@ -215,6 +216,8 @@ class LuongDecoder(nn.Module):
         count, feeding = self.config.num_states, self.config.input_feeding
         number, *states = carry
         gates = self.layers[0].rnn.input_proj(embeds)
+        # Under autocast the states take the dtype that a step returns them in.
+        states = [state.to(gates.dtype) for state in states]
         noise = self.layer_noise(gates)
         real = torch.ones(gates.shape[:2], dtype=torch.bool, device=gates.device)
         if attention_mask is not None:

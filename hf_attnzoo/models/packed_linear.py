@@ -19,12 +19,12 @@ class PackedLinear:
     it ends.
 
     Args:
+        linear: the layer.
         weight: opaque to everything but oneDNN.
-        bias: as it is, shape `(V,)`, or None.
     """
 
+    linear: nn.Linear
     weight: Tensor
-    bias: Tensor | None
 
     @classmethod
     def of(cls, linear: nn.Module, rows: int) -> "PackedLinear | None":
@@ -39,11 +39,14 @@ class PackedLinear:
             or not torch.backends.mkldnn.is_available()
         ):
             return None
-        return cls(torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows), linear.bias)
+        return cls(linear, torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows))
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """`(..., D)` to `(..., V)`."""
-        return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, "none", [], "")
+        if inputs.dtype != torch.float32:
+            # What runs the model may have turned autocast on after the packing, as Accelerate does around `forward`.
+            return self.linear(inputs)
+        return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.linear.bias, "none", [], "")
 
 
 class PackedHeadGenerationMixin(GenerationMixin):

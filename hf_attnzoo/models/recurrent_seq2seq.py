@@ -185,6 +185,8 @@ class RecurrentSeq2SeqModel(SharedVocabularyMixin, AttnZooPreTrainedModel):
             decoder_attention_mask = decoder_attention_mask[:, -length:]
             check_mask("decoder_attention_mask", decoder_attention_mask, (rows, length))
 
+        if encoder_outputs is not None and (input_ids is not None or inputs_embeds is not None):
+            raise ValueError("pass a source, as input_ids or inputs_embeds, or its encoder_outputs, not both")
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids,

@@ -4,9 +4,10 @@ from torch import nn
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether calling `module` is nothing but its class's own `forward`: no subclass, no hook of any kind."""
+    """Whether calling `module` is nothing but its class's own `forward`: no subclass, no hook, no other `forward`."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return type(module) is kind and not hasattr(module, "_hf_hook") and not any(getattr(module, h) for h in hooks)
+    changed = "forward" in vars(module) or hasattr(module, "_hf_hook")
+    return type(module) is kind and not changed and not any(getattr(module, hook) for hook in hooks)
 
 
 def is_plain_linear(module: nn.Module) -> bool:
@@ -15,4 +16,5 @@ def is_plain_linear(module: nn.Module) -> bool:
     Fused kernels take weights, and would silently pass by an adapter (PEFT), a quantised or parametrised layer, an
     offloading hook, or any other hook that somebody has put on the module.
     """
-    return is_plain(module, nn.Linear)
+    # A quantised weight can be a tensor of its own kind, which knows what a product with it is.
+    return is_plain(module, nn.Linear) and type(module.weight) is nn.Parameter

@@ -5,7 +5,7 @@ package: so it imports only torch and transformers.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import GeneratorType
 from typing import Any
@@ -55,6 +55,10 @@ class TranslationPipeline(Pipeline):
         return_alignments:
             Give each translation its cross-attention: that of the last layer, averaged over its heads. Default:
             `False`.
+        replace_unknown:
+            Put the best aligned source word in the place of each unknown word that is written, or what a mapping of
+            source words to target words has for it (Luong et al. 2015, section 4). For tokenizers whose tokens are
+            words or characters. Default: `False`.
         skip_special_tokens:
             Leave special tokens out of the text. Default: `True`.
         clean_up_tokenization_spaces:
@@ -115,6 +119,7 @@ class TranslationPipeline(Pipeline):
         return_tensors: bool | None = None,
         return_scores: bool | None = None,
         return_alignments: bool | None = None,
+        replace_unknown: bool | Mapping[str, str] | None = None,
         skip_special_tokens: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         **generate_kwargs: Any,
@@ -124,10 +129,18 @@ class TranslationPipeline(Pipeline):
             generate_kwargs.setdefault("assistant_model", assistant)
             if self.assistant_tokenizer is not None:
                 generate_kwargs |= {"tokenizer": self.tokenizer, "assistant_tokenizer": self.assistant_tokenizer}
-        preprocess = _given(truncation=truncation, return_alignments=return_alignments)
-        forward = _given(return_scores=return_scores, return_alignments=return_alignments)
+        if replace_unknown is not None and replace_unknown is not False:
+            self._check_word_tokens()
+        preprocess = _given(
+            truncation=truncation, return_alignments=return_alignments, replace_unknown=replace_unknown
+        )
+        forward = _given(
+            return_scores=return_scores, return_alignments=return_alignments, replace_unknown=replace_unknown
+        )
         postprocess = _given(
             return_tensors=return_tensors,
+            return_alignments=return_alignments,
+            replace_unknown=replace_unknown,
             skip_special_tokens=skip_special_tokens,
             clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
@@ -168,9 +181,13 @@ class TranslationPipeline(Pipeline):
         return text
 
     def preprocess(
-        self, text: str, truncation: bool | str = False, return_alignments: bool = False
+        self,
+        text: str,
+        truncation: bool | str = False,
+        return_alignments: bool = False,
+        replace_unknown: bool | Mapping[str, str] = False,
     ) -> dict[str, Tensor | list[str]]:
-        """Source ids and mask of shape `(1, S)`, and the S tokens if alignments are wanted."""
+        """Source ids and mask of shape `(1, S)`, and the S tokens and the words they stand for, if wanted."""
         self._check_text(text, "a text")
         limit = position_limit(self.model.config, "encoder")
         # None leaves the tokenizer its own limit
@@ -190,6 +207,9 @@ class TranslationPipeline(Pipeline):
             # A tokenizer with two vocabularies takes ids for target ids; the encoding knows the source's tokens
             named = encoding.is_fast and len(encoding["input_ids"])
             inputs["source_tokens"] = encoding.tokens() if named else self.tokenizer.convert_ids_to_tokens(ids)
+        if replace_unknown is not False:
+            # As they stand in the text; special tokens stand for nothing in it
+            inputs["source_words"] = [text[slice(*span)] for span in encoding.encodings[0].offsets]
         return inputs
 
     def _forward(
@@ -197,6 +217,7 @@ class TranslationPipeline(Pipeline):
         model_inputs: dict[str, Any],
         return_scores: bool | None = None,
         return_alignments: bool = False,
+        replace_unknown: bool | Mapping[str, str] = False,
         **generate_kwargs: Any,
     ) -> dict[str, Any]:
         """Runs `generate()` on B sources.
@@ -220,9 +241,10 @@ class TranslationPipeline(Pipeline):
         wanted = {"return_dict_in_generate": True}
         if return_scores:
             wanted["output_scores" if beams else "output_logits"] = True
-        if return_alignments:
+        aligned = return_alignments or replace_unknown is not False
+        if aligned:
             wanted["output_attentions"] = True
-        with _eager_attention(self.model, needed=return_alignments):
+        with _eager_attention(self.model, needed=aligned):
             output = self.model.generate(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
@@ -235,18 +257,21 @@ class TranslationPipeline(Pipeline):
         rows = {"sequences": output.sequences, "lengths": start + real.sum(1)}
         if return_scores:
             rows["scores"] = sequence_scores(output, real, settings.get("length_penalty"))
-        if return_alignments:
+        if aligned:
             rows["alignments"] = alignments(output)
         return {
             **{name: tensor.unflatten(0, (batch, -1)) for name, tensor in rows.items()},
             "attention_mask": attention_mask,
             "source_tokens": model_inputs.get("source_tokens"),
+            "source_words": model_inputs.get("source_words"),
         }
 
     def postprocess(
         self,
         model_outputs: dict[str, Any],
         return_tensors: bool = False,
+        return_alignments: bool = False,
+        replace_unknown: bool | Mapping[str, str] = False,
         skip_special_tokens: bool = True,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[dict[str, Any]]:
@@ -254,8 +279,17 @@ class TranslationPipeline(Pipeline):
         records = []
         for index, length in enumerate(model_outputs["lengths"][0].tolist()):
             ids = model_outputs["sequences"][0, index, :length]
+            if "alignments" in model_outputs:
+                # Without the padding of the batch
+                source = model_outputs["attention_mask"][0].bool()
+                alignment = model_outputs["alignments"][0, index, : length - 1][:, source]
             if return_tensors:
                 record = {"translation_token_ids": ids}
+            elif replace_unknown is not False and (ids == self.tokenizer.unk_token_id).any():
+                lexicon = {} if replace_unknown is True else replace_unknown
+                words = model_outputs["source_words"]
+                text = self._with_words(ids[1:], alignment, words, lexicon, skip_special_tokens)
+                record = {"translation_text": text}
             else:
                 text = self.tokenizer.decode(
                     ids,
@@ -265,14 +299,44 @@ class TranslationPipeline(Pipeline):
                 record = {"translation_text": text}
             if "scores" in model_outputs:
                 record["score"] = model_outputs["scores"][0, index].item()
-            if "alignments" in model_outputs:
-                # Without the padding of the batch
-                source = model_outputs["attention_mask"][0].bool()
+            if return_alignments:
                 record["source_tokens"] = model_outputs["source_tokens"]
                 record["target_tokens"] = self.tokenizer.convert_ids_to_tokens(ids[1:].tolist())
-                record["alignment"] = model_outputs["alignments"][0, index, : length - 1][:, source].tolist()
+                record["alignment"] = alignment.tolist()
             records.append(record)
         return records
+
+    def _check_word_tokens(self) -> None:
+        for side in ("source_tokenizer", "target_tokenizer"):
+            # A tokenizer with two vocabularies has one for each side
+            tokenizer = getattr(self.tokenizer, side, self.tokenizer)
+            kind = type(tokenizer.backend_tokenizer.model).__name__ if tokenizer.is_fast else type(tokenizer).__name__
+            if kind != "WordLevel":
+                raise ValueError(
+                    f"replace_unknown needs tokens that are words or characters, as of train_tokenizer's kinds word, "
+                    f"symbol and character, but the {side} is of the kind {kind}, whose tokens are parts of words"
+                )
+
+    def _with_words(
+        self,
+        ids: Tensor,
+        alignment: Tensor,
+        words: list[str],
+        lexicon: Mapping[str, str],
+        skip_special_tokens: bool,
+    ) -> str:
+        """Text of written ids `(T,)`, the unknown ones replaced by the words that the weights `(T, S)` point at."""
+        unknown = self.tokenizer.unk_token_id
+        special = set(self.tokenizer.all_special_ids) if skip_special_tokens else set()
+        candidates = torch.tensor([bool(word) for word in words], device=alignment.device)
+        best = alignment.masked_fill(~candidates, -1.0).argmax(dim=1).tolist()
+        tokens = []
+        for token_id, position in zip(ids.tolist(), best, strict=True):
+            if token_id == unknown and words[position]:
+                tokens.append(lexicon.get(words[position], words[position]))
+            elif token_id == unknown or token_id not in special:
+                tokens.append(self.tokenizer.convert_ids_to_tokens(token_id))
+        return self.tokenizer.convert_tokens_to_string(tokens)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save model and tokenizer, and this pipeline with a model whose own code is saved too.
@@ -393,7 +457,9 @@ def alignments(output: ModelOutput) -> Tensor:
     """
     steps = output.cross_attentions
     if not steps or not steps[0] or steps[0][-1] is None:
-        raise ValueError("return_alignments is True, but the model has no cross-attention to show")
+        raise ValueError(
+            "return_alignments and replace_unknown need weights, but the model has no cross-attention to show"
+        )
     beams = getattr(output, "beam_indices", None)
     weights = []
     for step, layers in enumerate(steps if beams is None else steps[: beams.shape[1]]):

@@ -44,7 +44,7 @@ def claim_output(recipe: Recipe, texts: dict[str, Dataset], main_process: bool =
     model, checkpoints = output / MODEL, output / CHECKPOINTS
     if _holds_something(model) and not (model / METRICS).is_file():
         raise ValueError(f"output={recipe.output}: {model} holds something that no run has written, and would be lost")
-    identity = json.loads(json.dumps({"digest of the data": _digest(texts), **_flat(dataclasses.asdict(recipe))}))
+    identity = json.loads(json.dumps({**_flat(dataclasses.asdict(recipe)), "digest of the data": _digest(texts)}))
     file = checkpoints / _IDENTITY
     if not _holds_something(checkpoints):
         if main_process:

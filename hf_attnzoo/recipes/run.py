@@ -160,7 +160,7 @@ def load_splits(recipe: Recipe) -> dict[str, Dataset]:
         `train`, `validation` and `test`, with the columns `source` and `target`.
 
     Raises:
-        ValueError: if no source is named or a split is empty.
+        ValueError: if no source is named, or a split is empty or streamed.
     """
     splits = {}
     for split in SPLITS:
@@ -168,6 +168,8 @@ def load_splits(recipe: Recipe) -> dict[str, Dataset]:
         arguments = {"split": split, **recipe.data.options, **getattr(recipe.data, split)}
         arguments.pop("source", None)
         splits[split] = load_source(source, **arguments)
+        if not isinstance(splits[split], Dataset):
+            raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
         if len(splits[split]) == 0:
             raise ValueError(f"data: the {split} split of {source!r} is empty")
     return splits

@@ -145,8 +145,8 @@ class Recipe:
     Args:
         name: of the run, and of the model in its card.
         family: a row of `hf_attnzoo.FAMILIES`.
-        seed: of weights, order and dropout.
         output: folder that the run writes to.
+        seed: of weights, order and dropout.
         license: licence of the trained model, an identifier of the Hub.
         data: see `DataSection`.
         tokenizer: see `TokenizerSection`.

@@ -79,3 +79,12 @@ def test_a_hook_on_the_head_fires_at_every_step(model):
     model.lm_head.register_forward_hook(lambda *args: fired.append(1))
     model.generate(SOURCE, max_new_tokens=4, suppress_tokens=[3])
     assert len(fired) == 4
+
+
+def test_autocast_may_begin_inside_the_forward_pass(model):
+    # Accelerate wraps `forward`, and generate() packs before it.
+    forward = model.forward
+    model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(forward)
+    written = model.generate(SOURCE, max_new_tokens=4, suppress_tokens=[3])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(model.generate(SOURCE, max_new_tokens=4, suppress_tokens=[3]), written)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -19,6 +20,7 @@ from transformers import (
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    LogitsProcessor,
     PreTrainedTokenizerFast,
     TextStreamer,
     pipeline,
@@ -32,6 +34,7 @@ from hf_attnzoo import (
     TranslationPipeline,
     train_tokenizer,
 )
+from hf_attnzoo.testing import scattered
 
 TASK = "attnzoo-translation"
 TEXTS = ["ab c", "f", "", "fedcba abc", "   ", "cab fade"]
@@ -47,10 +50,12 @@ def randomize(model, scale):
 
 def make_rnnsearch(attention="additive"):
     tokenizer = train_tokenizer("character", ["abcdef "], ["uvwxyz -"])
-    torch.manual_seed(11)
     sizes = {"vocab_size": tokenizer.target_vocab_size, "source_vocab_size": tokenizer.source_vocab_size}
     model = RNNSearchForConditionalGeneration(RNNSearchConfig.from_preset("tiny", attention=attention, **sizes))
+    torch.manual_seed(11)
     randomize(model, 0.4)
+    # A trained model never writes padding: no label ever is one.
+    model.generation_config.suppress_tokens = [tokenizer.pad_token_id]
     return model, tokenizer
 
 
@@ -451,3 +456,42 @@ again = pipeline(
 print(json.dumps([first, again({TEXTS!r}, num_beams=3)]))
 """
     assert run_in_fresh_process(script, tmp_path) == [expected, expected]
+
+
+class _Always(LogitsProcessor):
+    """Writes two unknown words and ends."""
+
+    def __call__(self, input_ids, scores):
+        scores = torch.full_like(scores, -9.0)
+        scores[:, 0 if input_ids.shape[1] < 3 else 3] = 0.0
+        return scores
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_unknown_words_are_replaced_by_what_they_are_aligned_with(beams):
+    tokenizer = train_tokenizer("word", ["die katze", "das haus"], ["the cat", "the house"])
+    config = RNNSearchConfig.from_preset("tiny", vocab_size=8, source_vocab_size=8)
+    pipe = TranslationPipeline(model=scattered(RNNSearchForConditionalGeneration(config)), tokenizer=tokenizer)
+    options = {"logits_processor": [_Always()], "max_new_tokens": 3, "num_beams": beams, "batch_size": 2}
+    texts = ["die katze Xylophon", "Xylophon"]
+    words = [["die", "katze", "Xylophon"], ["Xylophon"]]
+    plain = pipe(texts, return_alignments=True, **options)
+    assert [item["translation_text"] for item in plain] == ["", ""]
+    # The closing </s> may be looked at most, and is no word
+    chosen = [
+        [source[int(np.argmax(weights[: len(source)]))] for weights in item["alignment"][:2]]
+        for item, source in zip(plain, words, strict=True)
+    ]
+    copied = pipe(texts, replace_unknown=True, **options)
+    assert copied == [{"translation_text": " ".join(row)} for row in chosen]
+    lexicon = {"Xylophon": "xylophone", "die": "the"}
+    translated = pipe(texts, replace_unknown=lexicon, **options)
+    assert translated == [{"translation_text": " ".join(lexicon.get(word, word) for word in row)} for row in chosen]
+
+
+def test_unknown_words_are_replaced_where_tokens_are_words_alone():
+    tokenizer = train_tokenizer("bpe", ["die katze"], vocab_size=300)
+    config = RNNSearchConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    pipe = TranslationPipeline(model=RNNSearchForConditionalGeneration(config), tokenizer=tokenizer)
+    with pytest.raises(ValueError, match=r"replace_unknown .* BPE"):
+        pipe("die katze", replace_unknown=True)

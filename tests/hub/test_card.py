@@ -1,0 +1,164 @@
+"""The card of a run: metadata that the Hub takes, figures that are the run's, texts that are shown as they are."""
+
+import dataclasses
+import json
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard, metadata_load
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from hf_attnzoo.hub import RunFacts, model_card
+from hf_attnzoo.hub.card import hardware
+
+
+def facts(**changes):
+    return RunFacts(
+        **{
+            "name": "dates: small",
+            "summary": "a recurrent encoder-decoder",
+            "paper": "Bahdanau, Cho and Bengio (2015)",
+            "license": "apache-2.0",
+            "data_name": "dates",
+            "data_license": "Unicode-3.0",
+            "rows": {"train": 30000, "validation": 500, "test": 1000},
+            "parameters": 345678,
+            "vocabulary": (71, 15),
+            "steps": 1800,
+            "seconds": 126.0,
+            "loss_curve": [(step, 3.0 / step) for step in range(1, 31)],
+            "metrics": {
+                "exact_match": 0.98765,
+                "exact_match_signature": "nrefs:1|case:mixed",
+                "bleu": 99.123456,
+                "bleu_signature": "nrefs:1|tok:char|version:2.6.0",
+            },
+            "intervals": {"exact_match": (0.98, 0.995)},
+            "samples": [("5 March 2021", "2021-03-05", "2021-03-05"), ("6 mars 2021", "2021-03-06", "2021-03-07")],
+            "recipe": "name: dates\nseed: 0\n",
+            "has_map": True,
+            **changes,
+        }
+    )
+
+
+def table(text, first_cell):
+    """Rows of the table whose header begins with `first_cell`, as GitHub's Markdown cuts them."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_cell} |"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = line[2:-2].replace("\\|", "\0").split(" | ")
+        rows.append([cell.replace("\0", "|") for cell in cells])
+    return rows
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(**changes):
+        model_card(facts(**changes)).save(tmp_path / "README.md")
+        return tmp_path / "README.md"
+
+    return save
+
+
+def test_metadata_survives_the_hub_s_own_reading(saved):
+    path = saved()
+    metadata = metadata_load(path)
+    assert metadata["license"] == "apache-2.0"
+    assert metadata["library_name"] == "transformers"
+    assert metadata["pipeline_tag"] == "translation"
+    assert "hf-attnzoo" in metadata["tags"]
+    name, results = model_index_to_eval_results(metadata["model-index"])
+    assert name == "dates: small"
+    assert {result.metric_type: result.metric_value for result in results} == {"exact_match": 0.9877, "bleu": 99.1235}
+    for result in results:
+        assert result.task_type == "translation"
+        assert result.dataset_type == result.dataset_name == "dates"
+        assert result.dataset_split == "test"
+    # The Hub refuses a null anywhere.
+    assert "null" not in json.dumps(metadata)
+    card = ModelCard.load(path)
+    assert card.data.model_name == "dates: small"
+    assert card.content == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["yes", "1", "a: b", "- x", "quote ' and \"", "tab\tand #", "Ünï ✓"])
+def test_any_name_is_valid_metadata(saved, name):
+    path = saved(name=name)
+    assert ModelCard.load(path).data.model_name == name
+    assert yaml.safe_load(path.read_text(encoding="utf-8").split("---")[1])["model-index"][0]["name"] == name
+
+
+def test_the_card_tells_what_the_run_knows(saved):
+    text = saved().read_text(encoding="utf-8")
+    assert "# dates: small\n" in text
+    assert "A recurrent encoder-decoder, after Bahdanau, Cho and Bengio (2015)." in text
+    assert "translate('5 March 2021')" in text
+    assert table(text, "metric on the test split") == [
+        ["exact match", "0.9877", "0.9800 to 0.9950", "`nrefs:1|case:mixed`"],
+        ["BLEU", "99.1235", "", "`nrefs:1|tok:char|version:2.6.0`"],
+    ]
+    assert table(text, "source")[1] == ["6 mars 2021", "2021-03-06", "2021-03-07"]
+    assert "`dates`: 30,000 train, 500 validation, 1,000 test pairs. Licence of the data: Unicode-3.0." in text
+    assert "1,800 steps in 2.1 minutes" in text
+    assert hardware() in text
+    assert "345,678 parameters; vocabularies of 71 (source) and 15 (target) entries." in text
+    assert "```yaml\nname: dates\nseed: 0\n```" in text
+    assert "![Attention maps](attention.png)" in text
+    for package in (
+        "hf-attnzoo",
+        "transformers",
+        "torch",
+        "tokenizers",
+        "datasets",
+        "accelerate",
+        "sacrebleu",
+        "babel",
+    ):
+        assert f"{package} " in text.split("Versions: ")[1].splitlines()[0]
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends(saved):
+    curve = table(saved().read_text(), "step")
+    assert len(curve) <= 13
+    assert curve[0] == ["1", "3.0000"]
+    assert curve[-1] == ["30", "0.1000"]
+    assert [float(loss) for _, loss in curve] == sorted((float(loss) for _, loss in curve), reverse=True)
+    for length in (0, 1, 2, 13):
+        rows = table(saved(loss_curve=[(step, 1.0) for step in range(1, length + 1)]).read_text(), "step")
+        assert [row[0] for row in rows][-1:] == [str(length)][: min(length, 1)]
+
+
+def test_what_a_run_lacks_is_left_out(saved):
+    text = saved(has_map=False, data_license=None, samples=[], intervals={}).read_text()
+    assert "attention.png" not in text
+    assert "Licence of the data" not in text
+    assert "None" not in text
+
+
+def test_texts_are_shown_as_they_are(saved):
+    hard = "<b>|a_b_|*c* `d` $e$ [f](g) \\ &amp; ~h~\nnext"
+    text = saved(samples=[(hard, "| x |", "")]).read_text()
+    rows = table(text, "source")
+    assert len(rows) == 1
+    source, reference, output = rows[0]
+    assert "<" not in source.replace("\\<", "")
+    assert reference == "| x |"
+    assert output == ""
+    # A backslash before punctuation is how Markdown says: just this character.
+    shown, characters = "", iter(source)
+    for character in characters:
+        shown += next(characters) if character == "\\" else character
+    assert shown == hard.replace("\n", " ")
+
+
+def test_facts_can_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        facts().steps = 3
+
+
+def test_the_hardware_is_named():
+    assert any(part in hardware() for part in ("cores", " x "))

@@ -1,0 +1,271 @@
+"""A run that was killed, at any moment, ends as if it had not been."""
+
+import itertools
+import json
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from safetensors.torch import load_file
+
+from hf_attnzoo.recipes import build_recipe, run_recipe
+from hf_attnzoo.recipes import run as run_module
+from hf_attnzoo.recipes.resume import last_complete_checkpoint
+from hf_attnzoo.recipes.trainer import ZooTrainer
+
+# Five batches an epoch
+DATA = {"data__train": {"size": 20}, "training__batch_tokens": 40, "model__dropout": 0.3}
+
+
+class Killed(BaseException):
+    """Like a KeyboardInterrupt, but nobody else's."""
+
+
+class World:
+    """Runs recipes in `folder` on a clock that goes ten seconds a step, and kills them."""
+
+    def __init__(self, folder, recipe_content, monkeypatch):
+        self.folder, self.recipe_content, self.patch = folder, recipe_content, monkeypatch
+        self.now, self.steps, self.kill_at = 0.0, 0, None
+        training_step = ZooTrainer.training_step
+
+        def step(trainer, *args, **kwargs):
+            if trainer.state.global_step + 1 == self.kill_at:
+                raise Killed
+            self.now += 10
+            self.steps += 1
+            return training_step(trainer, *args, **kwargs)
+
+        monkeypatch.setattr(ZooTrainer, "training_step", step)
+        monkeypatch.setattr("hf_attnzoo.recipes.trainer.time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def scores(self, values):
+        """What evaluations will say of the model, one after the other."""
+        values = iter(values)
+
+        def score(*args, **kwargs):
+            return {"token_accuracy": next(values), "token_accuracy_signature": ""}
+
+        self.patch.setattr("hf_attnzoo.recipes.trainer.generation_metrics", score)
+
+    def run(self, name="run", kill_at=None, **changes):
+        self.kill_at = kill_at
+        recipe = build_recipe(self.recipe_content(self.folder / name, **{**DATA, **changes}))
+        return run_recipe(recipe, Console(quiet=True))
+
+    def kill(self, kill_at, **changes):
+        with pytest.raises(Killed):
+            self.run(kill_at=kill_at, **changes)
+
+    def kill_before_saving(self, **changes):
+        with self.patch.context() as patch:
+
+            def die(*args):
+                raise Killed
+
+            patch.setattr(run_module, "save_run", die)
+            with pytest.raises(Killed):
+                self.run(**changes)
+
+
+@pytest.fixture
+def world(tmp_path, recipe_content, monkeypatch):
+    return World(tmp_path, recipe_content, monkeypatch)
+
+
+def weights(result):
+    return load_file(result.model / "model.safetensors")
+
+
+def losses(result):
+    return re.findall(r"^\| (\d+) \| (\d\.\d{4}) \|$", (result.model / "README.md").read_text(), re.MULTILINE)
+
+
+def assert_same(left, right):
+    assert losses(left) == losses(right)
+    assert left.samples == right.samples
+    left, right = weights(left), weights(right)
+    assert left.keys() == right.keys()
+    assert [name for name in left if not left[name].equal(right[name])] == []
+
+
+# The checkpoints at 3 and 6 are in the middle of the first epoch and of the second.
+@pytest.mark.parametrize(("kill_at", "checkpoint"), [(5, 3), (9, 6), (2, None)])
+def test_killed_and_gone_on_with_equals_never_killed(world, kill_at, checkpoint):
+    length = {"training__max_steps": 9, "training__eval_steps": 3}
+    world.scores(itertools.count())
+    whole = world.run("whole", **length)
+    assert len(losses(whole)) == 9
+    assert len(set(losses(whole))) == 9
+
+    world.kill(kill_at, **length)
+    checkpoints = world.folder / "run" / "checkpoints"
+    assert (checkpoints / f"checkpoint-{checkpoint}").is_dir() == (checkpoint is not None)
+    # A checkpoint that was being written, and two that a full disk has spoilt.
+    for step, text in ((7, None), (8, ""), (9, '{"global_step": 3}')):
+        (checkpoints / f"checkpoint-{step}").mkdir()
+        if text is not None:
+            (checkpoints / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
+    if checkpoint is None:
+        shutil.rmtree(checkpoints)
+    world.steps = 0
+    again = world.run(**length)
+    assert world.steps == 9 - (checkpoint or 0)
+    assert_same(whole, again)
+    # The time that the killed run spent up to the checkpoint counts, its last steps are lost.
+    assert whole.seconds == again.seconds == 90
+    assert not checkpoints.exists()
+
+
+def test_batches_differ_from_epoch_to_epoch_and_go_on_in_order(world, monkeypatch):
+    seen = []
+    step = ZooTrainer.training_step
+
+    def spy(trainer, model, inputs, *args, **kwargs):
+        seen.append(inputs["input_ids"].tolist())
+        return step(trainer, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(ZooTrainer, "training_step", spy)
+    length = {"training__max_steps": 10, "training__eval_steps": 3}
+    world.run("whole", **length)
+    whole = seen.copy()
+
+    def rows(batches):
+        return sorted(tuple(token for token in row if token != 1) for batch in batches for row in batch)
+
+    assert len(rows(whole[:5])) == len(set(rows(whole[:5]))) == 20
+    assert rows(whole[:5]) == rows(whole[5:])
+    assert whole[:5] != whole[5:]
+
+    seen.clear()
+    world.kill(8, **length)
+    world.run(**length)
+    # Steps 1 to 8, of which the last is not taken, then from the checkpoint at 6.
+    assert seen == whole[:8] + whole[6:]
+
+
+def test_what_had_been_trained_but_not_saved_is_saved_without_another_step(world):
+    length = {"training__max_steps": 6}
+    world.scores([0.1, 0.9, 0.5] * 2)
+    whole = world.run("whole", **length)
+    best = world.folder / "run" / "checkpoints" / "checkpoint-4" / "model.safetensors"
+    world.kill_before_saving(**length)
+    best = load_file(best)
+    world.steps = 0
+    again = world.run(**length)
+    assert world.steps == 0
+    assert_same(whole, again)
+    # The second of three evaluations was the best.
+    assert all(best[name].equal(tensor) for name, tensor in weights(again).items())
+    assert again.seconds == whole.seconds == 60
+    assert json.loads((again.model / "metrics.json").read_text())["steps"] == 6
+
+
+def test_a_moved_folder_keeps_its_best_checkpoint(world):
+    length = {"training__max_steps": 6}
+    world.scores([0.9, 0.1, 0.2])
+    world.kill(6, **length)
+    best = load_file(world.folder / "run" / "checkpoints" / "checkpoint-2" / "model.safetensors")
+    (world.folder / "run").rename(world.folder / "elsewhere")
+    result = world.run("elsewhere", **length)
+    assert all(best[name].equal(tensor) for name, tensor in weights(result).items())
+
+
+def test_patience_goes_on_where_it_was(world):
+    stopping = {"training__max_steps": 20, "training__patience": 2}
+    # Best at step 2, worse at 4; killed; worse at 6: enough.
+    world.scores([0.9, 0.5, 0.4, 0.3, 0.2, 0.1])
+    world.kill(6, **stopping)
+    world.steps = 0
+    result = world.run(**stopping)
+    assert world.steps == 2
+    assert json.loads((result.model / "metrics.json").read_text())["steps"] == 6
+
+
+def test_a_run_that_patience_had_ended_does_not_go_on(world):
+    stopping = {"training__max_steps": 20, "training__patience": 1}
+    world.scores([0.9, 0.5])
+    world.kill_before_saving(**stopping)
+    best = load_file(world.folder / "run" / "checkpoints" / "checkpoint-2" / "model.safetensors")
+    world.steps = 0
+    result = world.run(**stopping)
+    assert world.steps == 0
+    assert all(best[name].equal(tensor) for name, tensor in weights(result).items())
+
+
+def test_a_run_that_has_ended_starts_afresh(world):
+    first = world.run()
+    world.steps = 0
+    second = world.run(name="run", seed=1)
+    assert world.steps == 4
+    assert first.model == second.model
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model__hidden_size": 8}, "is of a run with model.hidden_size=16, not 8"),
+        ({"training__max_steps": 8}, "is of a run with training.max_steps=4, not 8"),
+        ({"seed": 1}, "is of a run with seed=0, not 1"),
+        ({"model__reset_after": True}, "is of a run with model.reset_after=None, not True"),
+        ({"data__train": {"size": 21}}, "is of a run with data.train.size=20, not 21"),
+    ],
+)
+def test_another_recipe_does_not_go_on_with_it(world, change, message):
+    world.kill(4)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        world.run(**change)
+    assert (world.folder / "run" / "checkpoints" / "checkpoint-2").is_dir()
+
+
+def test_what_no_weight_hangs_on_may_change(world):
+    world.kill(4)
+    world.steps = 0
+    result = world.run(name="run", license="mit", evaluation__samples=1, training__logging_steps=2)
+    assert world.steps == 2
+    assert len(result.samples) == 1
+
+
+def test_changed_data_is_noticed(world):
+    pairs = world.folder / "pairs.tsv"
+    pairs.write_text("".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "abcdefgh"))
+    data = {"data": {"source": str(pairs)}}
+    world.kill(4, **data)
+    pairs.write_text(pairs.read_text().replace("a b\tb a", "a b\ta b"))
+    with pytest.raises(ValueError, match="is of a run with digest of the data="):
+        world.run(**data)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "model"])
+def test_folders_of_others_are_left_alone(world, name):
+    mine = world.folder / "run" / name
+    mine.mkdir(parents=True)
+    (mine / "thesis.tex").write_text("three years of work")
+    (mine / "checkpoint-100").mkdir()
+    with pytest.raises(ValueError, match=f"{name} holds something that no run has written"):
+        world.run()
+    assert (mine / "thesis.tex").read_text() == "three years of work"
+    assert (mine / "checkpoint-100").is_dir()
+    assert world.steps == 0
+
+
+def test_a_file_in_place_of_the_folder_is_left_alone(world):
+    (world.folder / "run").write_text("mine")
+    with pytest.raises(OSError, match="run"):
+        world.run()
+    assert (world.folder / "run").read_text() == "mine"
+
+
+def test_the_last_complete_checkpoint(tmp_path):
+    assert last_complete_checkpoint(tmp_path) is None
+    for step, text in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (100, "[]"), (101, '{"global_st')):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
+    (tmp_path / "checkpoint-final").mkdir()
+    (tmp_path / "checkpoint-200").mkdir()
+    assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert (tmp_path / "checkpoint-200").is_dir()
+    assert last_complete_checkpoint(tmp_path, remove_others=True) == tmp_path / "checkpoint-10"
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-9", "checkpoint-10", "checkpoint-final"}

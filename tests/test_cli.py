@@ -1,0 +1,248 @@
+"""The command line, in process: what it prints, and how it says no."""
+
+import errno
+import json
+import os
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from hf_attnzoo.cli import app
+from hf_attnzoo.data import load_source
+
+ROOT = Path(__file__).parents[1]
+ROWS = ["split=test", "size=5", "min_length=1", "max_length=4", "symbols=5"]
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """Runs a command; returns what it printed, or the one line of its error where `fails`."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def call(*arguments, stdin=None, fails=False):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+        if not fails:
+            assert result.exit_code == 0, result.output
+            return result.stdout
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        lines = result.stderr.splitlines()
+        assert len(lines) == 1
+        assert lines[0].startswith("attnzoo: ")
+        return lines[0].removeprefix("attnzoo: ")
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_run):
+    return tiny_run.model
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """What plain `generate()` makes of a text."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+    def expected(text, **options):
+        ids = model.generate(**tokenizer(text, return_tensors="pt"), **options)
+        return tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+    return expected
+
+
+def test_translate_an_argument(call, folder, expected):
+    assert call("translate", folder, "c a b a") == f"{expected('c a b a')[0]}\n"
+
+
+def test_translate_standard_input_line_by_line(call, folder, expected):
+    texts = ["a a", "", "c a b a", "e d d"]
+    lines = call("translate", folder, stdin="a a\n\r\nc a b a\r\ne d d").split("\n")
+    assert lines == [*(expected(text)[0] for text in texts), ""]
+    assert len(set(lines)) > 2
+    assert call("translate", folder, stdin="") == ""
+
+
+def test_translate_a_file_whose_lines_end_at_newlines_only(call, folder, expected, tmp_path):
+    texts = ["a a", "b\u2028e\x0ca\x85b\x1cc", "e d d"]
+    (tmp_path / "in.txt").write_bytes("\n".join(texts).encode() + b"\n")
+    lines = call("translate", folder, "-f", tmp_path / "in.txt", "--batch-size", 2).split("\n")
+    assert lines == [*(expected(text)[0] for text in texts), ""]
+
+
+def test_translate_n_best_with_scores(call, folder, expected):
+    lines = call("translate", folder, "--n-best", 3, "--scores", stdin="c a b a\ne d d\n").splitlines()
+    scores, texts = zip(*(line.split("\t") for line in lines), strict=True)
+    beams = {"num_beams": 3, "num_return_sequences": 3}
+    assert list(texts) == expected("c a b a", **beams) + expected("e d d", **beams)
+    scores = list(map(float, scores))
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+    assert scores[3:] == sorted(scores[3:], reverse=True)
+    assert max(scores) < 0
+
+
+def test_translate_options_reach_generation(call, folder, expected):
+    assert (
+        call("translate", folder, "c a b a", "--max-new-tokens", 1) == f"{expected('c a b a', max_new_tokens=1)[0]}\n"
+    )
+    assert call("translate", folder, "c a b a", "-b", 4) == f"{expected('c a b a', num_beams=4)[0]}\n"
+
+
+def test_attend_draws(call, folder, tmp_path, expected):
+    printed = call("attend", folder, "e d d", "-o", tmp_path / "maps" / "map.png")
+    assert printed == f"e d d → {expected('e d d')[0]}: {tmp_path}/maps/map.png\n"
+    assert (tmp_path / "maps" / "map.png").read_bytes()[:4] == b"\x89PNG"
+    printed = call("attend", folder, "e d d", "-t", "d d e", "-o", tmp_path / "map.svg")
+    assert printed == f"e d d → d d e: {tmp_path}/map.svg\n"
+    assert "<svg" in (tmp_path / "map.svg").read_text()
+
+
+def test_evaluate_agrees_with_the_run(call, folder, tiny_run):
+    names = [name for name in tiny_run.metrics if not name.endswith("_signature")]
+    arguments = ["evaluate", folder, "reverse", *ROWS, "--tokenize", "none", "--metrics", ", ".join(names)]
+    assert json.loads(call(*arguments, "--json")) == {"pairs": 5, **tiny_run.metrics}
+    lines = call(*arguments).splitlines()
+    assert "5 pairs of reverse" in lines[0]
+    for name in names:
+        row = next(line for line in lines if f"│ {name} " in line)
+        assert [cell.strip() for cell in row.split("│")[1:-1]] == [
+            name,
+            f"{tiny_run.metrics[name]:.4f}",
+            tiny_run.metrics[f"{name}_signature"],
+        ]
+
+
+def test_evaluate_a_file_and_fold_case(call, folder, tmp_path, expected):
+    right = expected("e d d")[0]
+    (tmp_path / "[b]pairs.tsv").write_text(f"e d d\t{right.upper()}\ne d d\tnothing like it\n")
+    options = ["--metrics", "exact_match", "--json"]
+    assert json.loads(call("evaluate", folder, tmp_path / "[b]pairs.tsv", *options))["exact_match"] == 0
+    assert (
+        json.loads(call("evaluate", folder, tmp_path / "[b]pairs.tsv", *options, "--lowercase"))["exact_match"] == 0.5
+    )
+    assert "[b]pairs.tsv" in call("evaluate", folder, tmp_path / "[b]pairs.tsv", "--metrics", "bleu,exact_match")
+
+
+def test_families_and_recipes_are_listed_in_whole_lines(call):
+    lines = call("families").splitlines()
+    row = next(line for line in lines if "│ rnnsearch " in line)
+    for cell in ("Bahdanau, Cho and Bengio (2015)", "rnnsearch-50, rnnencdec-50, tiny", "attnzoo-translation"):
+        assert cell in row
+    assert lines[-1] == "recipes: parallel-text, quickstart, reversal"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_told_otherwise(call, monkeypatch, given, expected):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    call("families")
+    assert os.environ["OMP_WAIT_POLICY"] == expected
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["translate"], ["attend"], ["evaluate"], ["families"]])
+def test_help(call, command):
+    assert "Usage:" in call(*command, "--help")
+
+
+def test_train_and_what_it_says_to_type_next(call, recipe_content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = recipe_content(
+        "runs/it's mine", data__options={"symbols": ["-1", "-$b", "-it's"], "max_length": 5, "min_length": 1}
+    )
+    content["data"] |= {"train": {"size": 15}, "validation": {"size": 1}, "test": {"size": 1}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    lines = call("train", "mine.yaml", "training.max_steps=1", "training.learning_rate=1e-3").splitlines()
+    assert lines[-4:-2] == ["model and card are in runs/it's mine/model. Next:", ""]
+    assert lines[-1] == "  attnzoo train parallel-text data.source=YOUR_PAIRS.tsv"
+    program, *arguments = shlex.split(lines[-2])
+    assert program == "attnzoo"
+    assert arguments[-1].startswith("-")
+    assert arguments[-1] == next(iter(load_source("reverse", "test", **content["data"]["options"], size=1)))["source"]
+    assert call(*arguments).count("\n") == 1
+    assert json.loads(Path("runs/it's mine/model/metrics.json").read_text())["steps"] == 1
+
+
+def test_the_script_is_the_same_door(recipe_content, tmp_path, monkeypatch, capsys):
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(recipe_content(tmp_path / "run", training__max_steps=1)))
+    script = ROOT / "training" / "train.py"
+    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path / "tiny.yaml"), "evaluation.samples=1"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 0
+    assert "1 of the test pairs" in capsys.readouterr().out
+    assert (tmp_path / "run" / "model" / "README.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "quickstrat"], "did you mean 'quickstart'?"),
+        (["train", "quickstart", "training.max_stepz=3"], "did you mean training.max_steps?"),
+        (["train", "quickstart", "training.max_steps"], "is not of the form key=value"),
+        (["train", "quickstart", "training.max_steps=many"], "training.max_steps='many' must be of type int"),
+        (["train", "parallel-text"], "data.source is missing"),
+        (["train", "parallel-text", "data.source=nosuch.tsv"], "nosuch.tsv: no such file or folder"),
+        (["translate", "MODEL", "-f", "nosuch.txt"], "nosuch.txt"),
+        (["translate", "MODEL", "-f", "."], "Is a directory"),
+        (["translate", "no/such/model", "x"], "no/such/model: no such folder"),
+        (["translate", "nosuch", "x"], "nosuch: no such folder here, and no such model could be had from the Hub"),
+        (["translate", ".", "x"], "Unrecognized model"),
+        (["attend", "MODEL", "a", "-o", "map.gif"], ".png, .svg, .pdf"),
+        (["evaluate", "MODEL", "reverse", "split=test"], "needs the option 'size'"),
+        (["evaluate", "MODEL", "reverse", "split=test", "sise=3"], "did you mean 'size'?"),
+        (["evaluate", "MODEL", "revers", "split=test"], "did you mean the built-in source 'reverse'?"),
+        (["evaluate", "MODEL", "reverse", "test"], "'test' is not of the form key=value"),
+        (["evaluate", "MODEL", "reverse", "size=["], "size:1: not valid YAML"),
+        (["evaluate", "MODEL", "reverse", "name_or_path=copy", *ROWS], "named already"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--metrics", "blue"], "names has 'blue'"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--tokenize", "words"], "tokenize is 'words'"),
+        (["evaluate", "MODEL", "nosuch.tsv"], "nosuch.tsv: no such file or folder"),
+    ],
+)
+def test_what_a_person_got_wrong_is_one_line(call, folder, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    arguments = [folder if argument == "MODEL" else argument for argument in arguments]
+    assert message in call(*arguments, fails=True)
+
+
+def test_text_and_file_are_one_too_many(folder):
+    result = CliRunner().invoke(app, ["translate", str(folder), "a", "-f", "b"])
+    assert result.exit_code == 2
+    assert "not both" in result.stderr
+
+
+def test_bytes_that_are_no_text_are_located(call, folder, tmp_path):
+    (tmp_path / "latin.txt").write_bytes(b"a a\nb \xe9\n")
+    result = CliRunner().invoke(app, ["translate", str(folder), "-f", str(tmp_path / "latin.txt")])
+    assert result.exit_code == 2
+    assert result.stderr == f"attnzoo: {tmp_path}/latin.txt:2: not valid UTF-8\n"
+    result = CliRunner().invoke(app, ["translate", str(folder)], input=b"\xff\n")
+    assert result.exit_code == 2
+    assert result.stderr == "attnzoo: standard input:1: not valid UTF-8\n"
+
+
+def test_a_reader_who_leaves_is_no_mistake_of_the_person(folder, monkeypatch):
+    def gone(*args, **kwargs):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(typer, "echo", gone)
+    result = CliRunner().invoke(app, ["translate", str(folder), "a"])
+    assert result.exit_code == 1
+    assert result.stderr == ""
+
+
+def test_an_error_of_ours_keeps_its_traceback(folder, monkeypatch):
+    def wrong(*args, **kwargs):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("hf_attnzoo.cli._pipeline", wrong)
+    result = CliRunner().invoke(app, ["translate", str(folder), "a"])
+    assert isinstance(result.exception, RuntimeError)
