@@ -622,16 +622,12 @@ def check_refusals(model: PreTrainedModel) -> None:
     )
     narrow = torch.zeros(3, 6, model.get_input_embeddings().embedding_dim + 1)
     _refused(lambda: model(inputs_embeds=narrow, labels=labels), "inputs_embeds", str(narrow.shape[-1]))
-    encoded = model.get_encoder()(input_ids=input_ids)
-    _refused(
-        lambda: model(input_ids=input_ids, encoder_outputs=encoded, labels=labels), "input_ids", "encoder_outputs"
-    )
     both = model.get_input_embeddings()(input_ids)
     _refused(lambda: model(input_ids=input_ids, inputs_embeds=both, labels=labels), "input_ids", "inputs_embeds")
 
 
 def check_decoder_refusals(model: PreTrainedModel) -> None:
-    """So are decoder inputs that are missing, out of range, or don't fit the labels."""
+    """So are a source given twice, and decoder inputs that are missing, out of range, or don't fit the labels."""
     input_ids, labels = ragged_batch(model)
     target = model.prepare_decoder_input_ids_from_labels(labels)
     size = model.config.vocab_size
@@ -642,6 +638,10 @@ def check_decoder_refusals(model: PreTrainedModel) -> None:
         "labels",
         "(3, 3)",
         "(3, 5)",
+    )
+    encoded = model.get_encoder()(input_ids=input_ids)
+    _refused(
+        lambda: model(input_ids=input_ids, encoder_outputs=encoded, labels=labels), "input_ids", "encoder_outputs"
     )
 
 
