@@ -12,8 +12,10 @@ from .registry import FAMILIES, Family, register
 if TYPE_CHECKING:
     from .attention_maps import AttentionMap, attention_map
     from .models.configuration_luong import LuongConfig
+    from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
+    from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
     from .pipelines import TranslationPipeline
@@ -28,6 +30,9 @@ __all__ = [
     "LuongConfig",
     "LuongModel",
     "LuongForConditionalGeneration",
+    "RNNLMConfig",
+    "RNNLMModel",
+    "RNNLMForCausalLM",
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",

@@ -22,7 +22,8 @@ class Family:
         config: class name of its configuration, which itself names the model classes (`auto_classes`).
         paper: where it comes from.
         summary: what it is, in a few words.
-        task: what recipes train it for, and what its data looks like; `"seq2seq"` is pairs of texts.
+        task: what recipes train it for, and what its data looks like; `"seq2seq"` is pairs of texts,
+            `"causal-lm"` plain text.
         pipelines: tasks of `transformers.pipeline` that it serves.
         head: auto class that recipes and commands load it by.
     """
@@ -71,6 +72,15 @@ FAMILIES: dict[str, Family] = {
             task="seq2seq",
             pipelines=("attnzoo-translation",),
             head="AutoModelForSeq2SeqLM",
+        ),
+        Family(
+            name="rnnlm",
+            config="RNNLMConfig",
+            paper="Zaremba, Sutskever and Vinyals (2014)",
+            summary="stacked LSTM or GRU language model",
+            task="causal-lm",
+            pipelines=("text-generation",),
+            head="AutoModelForCausalLM",
         ),
     )
 }
@@ -125,6 +135,8 @@ def _defer_models(auto: ModuleType) -> None:
                 mapping._extra_content = _DeferringDict(mapping._extra_content)
             module = f"hf_attnzoo.models.{config_class.modeling_module}"
             mapping._extra_content[config_class] = _Deferred(module, name)
+            # Pipelines ask here whether they know a model, and Trainer's label smoothing whether it shifts labels.
+            mapping._model_mapping[config_class.model_type] = name
 
 
 def _mark_models(family: Family) -> Callable[[ModuleType], None]:

@@ -1,4 +1,4 @@
-"""The contract that every encoder-decoder of the zoo keeps, as checks that anybody can call.
+"""The contracts that the encoder-decoders and the causal language models of the zoo keep, as checks anybody can call.
 
 A family's test file is a few lines:
 
@@ -11,6 +11,8 @@ from hf_attnzoo.testing import SEQ2SEQ_CONTRACT, scattered
 def test_contract(check, options):
     check(scattered(RNNSearchForConditionalGeneration(RNNSearchConfig.from_preset("tiny", vocab_size=20, **options))))
 ```
+
+A causal language model has `CAUSAL_CONTRACT` and `CAUSAL_INTEGRATIONS`; most checks are the same.
 
 Each check takes a small model in evaluation mode, of at least 16 words on either side, and raises AssertionError if
 the model breaks the contract. It leaves the model as it found it.
@@ -27,16 +29,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModel,
-    AutoModelForSeq2SeqLM,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
 )
+from transformers.utils import ModelOutput
 
 # Real ids of the checks' batches; ids below are special.
 _FIRST_ID, _LAST_ID = 4, 15
@@ -61,13 +69,14 @@ def scattered(model: PreTrainedModel, seed: int = 0, std: float = 0.3) -> PreTra
 
 
 def ragged_batch(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
-    """Sources of lengths 6, 3 and 1 padded on the right, and labels of lengths 4, 5 and 2.
+    """Texts of lengths 6, 3 and 1 padded on the right, and what is to be predicted from them.
 
     Args:
         model: whose padding and end ids are used.
 
     Returns:
-        `input_ids` of shape `(3, 6)` and `labels` of shape `(3, 5)`.
+        `input_ids` of shape `(3, 6)`, and `labels`: of an encoder-decoder others, of lengths 4, 5 and 2, shape
+        `(3, 5)`; of a causal language model the ids themselves, shape `(3, 6)`.
     """
     generator = torch.Generator().manual_seed(1)
     pad, end = model.config.pad_token_id, model.config.eos_token_id
@@ -78,7 +87,57 @@ def ragged_batch(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
         input_ids[row, source:] = pad
         labels[row, target - 1] = end
         labels[row, target:] = -100
+    if not model.config.is_encoder_decoder:
+        labels = input_ids.masked_fill(input_ids == pad, -100)
     return input_ids, labels
+
+
+def _padded_left(input_ids: Tensor, pad: int) -> Tensor:
+    return torch.stack([row[torch.argsort((row != pad).long(), stable=True)] for row in input_ids])
+
+
+def _prompts(model: PreTrainedModel) -> Tensor:
+    """What `generate()` starts from: the sources, or texts that have no end yet, padded on the left."""
+    input_ids, _ = ragged_batch(model)
+    if model.config.is_encoder_decoder:
+        return input_ids
+    left = _padded_left(input_ids, model.config.pad_token_id)
+    return left.masked_fill(left == model.config.eos_token_id, _FIRST_ID)
+
+
+def _prompt_length(model: PreTrainedModel, prompts: Tensor) -> int:
+    """Ids in front of what `generate()` writes: the start token, or the prompt."""
+    return 1 if model.config.is_encoder_decoder else prompts.shape[1]
+
+
+def _written(model: PreTrainedModel, prompts: Tensor, **options: object) -> Tensor:
+    """What `generate()` writes, without what stood before it."""
+    return model.generate(prompts, **options)[:, _prompt_length(model, prompts) :]
+
+
+def _decoder(model: PreTrainedModel) -> tuple[Tensor, Callable[..., ModelOutput]]:
+    """Ids that a decoder reads, and the model as a function of them alone."""
+    input_ids, labels = ragged_batch(model)
+    if not model.config.is_encoder_decoder:
+        whole = input_ids.masked_fill(input_ids == model.config.pad_token_id, _LAST_ID)
+        return whole, lambda ids, **options: model(input_ids=ids, **options)
+    target = model.prepare_decoder_input_ids_from_labels(labels)
+    return target, lambda ids, **options: model(input_ids=input_ids, decoder_input_ids=ids, **options)
+
+
+def _aligned(model: PreTrainedModel, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Each logit next to the label that it predicts."""
+    return (logits, labels) if model.config.is_encoder_decoder else (logits[:, :-1], labels[:, 1:])
+
+
+def _auto_class(model: PreTrainedModel) -> str:
+    return next(auto for auto, name in model.config.auto_classes.items() if name == type(model).__name__)
+
+
+def _written_embeddings(model: PreTrainedModel) -> torch.nn.Embedding:
+    """Embedding of the vocabulary that is predicted."""
+    encoder_decoder = model.config.is_encoder_decoder
+    return model.get_decoder_input_embeddings() if encoder_decoder else model.get_input_embeddings()
 
 
 def _single(input_ids: Tensor, labels: Tensor, row: int, pad: int) -> tuple[Tensor, Tensor]:
@@ -107,6 +166,10 @@ def _equal_gradients(one: dict[str, Tensor], other: dict[str, Tensor], tolerance
         torch.testing.assert_close(gradient, other[name], atol=tolerance, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def _cross_attentions(output: ModelOutput) -> tuple[Tensor, ...]:
+    return getattr(output, "cross_attentions", None) or ()
+
+
 def check_batch_equals_single(model: PreTrainedModel) -> None:
     """A padded batch gives each row what it gets alone: logits, loss, gradients, attention."""
     input_ids, labels = ragged_batch(model)
@@ -117,7 +180,7 @@ def check_batch_equals_single(model: PreTrainedModel) -> None:
         source, target = _single(input_ids, labels, row, pad)
         alone = model(input_ids=source, labels=target, output_attentions=True)
         _close(batch.logits[row, : target.shape[1]], alone.logits[0])
-        for together, single in zip(batch.cross_attentions or (), alone.cross_attentions or (), strict=True):
+        for together, single in zip(_cross_attentions(batch), _cross_attentions(alone), strict=True):
             _close(together[row, :, : target.shape[1], : source.shape[1]], single[0])
             assert (together[row, :, :, source.shape[1] :] == 0).all(), "attention on padding is not exactly 0"
         loss, gradients = _gradients(model, input_ids=source, labels=target, num_items_in_batch=1)
@@ -131,30 +194,44 @@ def check_batch_equals_single(model: PreTrainedModel) -> None:
 def check_padding(model: PreTrainedModel) -> None:
     """No matter where padding stands, how much of it there is, what ids lie under it, whether its mask is given."""
     input_ids, labels = ragged_batch(model)
-    pad = model.config.pad_token_id
-    mask = (input_ids != pad).long()
-    expected = model(input_ids=input_ids, labels=labels).logits
-    _close(model(input_ids=input_ids, attention_mask=mask, labels=labels).logits, expected)
-    _close(model(input_ids=input_ids.where(mask.bool(), 7), attention_mask=mask, labels=labels).logits, expected)
-    wide = torch.nn.functional.pad(input_ids, (0, 5), value=pad)
-    _close(model(input_ids=wide, labels=labels).logits, expected)
-    left = torch.stack([row[torch.argsort((row != pad).long(), stable=True)] for row in input_ids])
-    _close(model(input_ids=left, labels=labels).logits, expected)
+    pad, causal = model.config.pad_token_id, not model.config.is_encoder_decoder
+    mask = input_ids != pad
+    left, wide = _padded_left(input_ids, pad), torch.nn.functional.pad(input_ids, (0, 5), value=pad)
+
+    def results(ids: Tensor, real: Tensor, **options: Tensor) -> tuple[Tensor, Tensor]:
+        output = model(input_ids=ids, labels=ids.masked_fill(~real, -100) if causal else labels, **options)
+        return output.loss, output.logits[real] if causal else output.logits
+
+    expected = results(input_ids, mask)
+    for ids, real, options in (
+        (input_ids, mask, {"attention_mask": mask.long()}),
+        (input_ids.where(mask, 7), mask, {"attention_mask": mask.long()}),
+        (wide, wide != pad, {}),
+        (left, left != pad, {}),
+    ):
+        for result, wanted in zip(results(ids, real, **options), expected, strict=True):
+            _close(result, wanted)
+    prompts = _prompts(model)
+    others = [prompts, torch.nn.functional.pad(prompts, (5, 0), value=pad)]
+    others += [] if causal else [left, wide]
     for beams in (1, 3):
-        plain = model.generate(input_ids, attention_mask=mask, num_beams=beams, max_new_tokens=6)
-        for source in (input_ids, left, wide):
-            assert torch.equal(model.generate(source, num_beams=beams, max_new_tokens=6), plain)
+        options = {"num_beams": beams, "max_new_tokens": 6}
+        plain = _written(model, prompts, attention_mask=(prompts != pad).long(), **options)
+        for other in others:
+            assert torch.equal(_written(model, other, **options), plain)
 
 
-def check_empty_source(model: PreTrainedModel) -> None:
-    """A source of nothing but padding gives finite values and gradients, and leaves the other rows alone."""
+def check_empty_text(model: PreTrainedModel) -> None:
+    """A text of nothing but padding gives finite values and gradients, and leaves the other rows alone."""
     input_ids, labels = ragged_batch(model)
     expected = model(input_ids=input_ids, labels=labels).logits
     input_ids[1] = model.config.pad_token_id
+    if not model.config.is_encoder_decoder:
+        labels[1] = -100
     output = model(input_ids=input_ids, labels=labels, output_attentions=True)
     assert output.logits.isfinite().all()
     _close(output.logits[[0, 2]], expected[[0, 2]])
-    for attention in output.cross_attentions or ():
+    for attention in _cross_attentions(output):
         assert (attention[1] == 0).all()
     _, gradients = _gradients(model, input_ids=input_ids, labels=labels)
     assert all(gradient.isfinite().all() for gradient in gradients.values())
@@ -162,21 +239,21 @@ def check_empty_source(model: PreTrainedModel) -> None:
 
 def check_generation_batch(model: PreTrainedModel) -> None:
     """Each row of a batch is generated as it is alone, greedily and by beam search, ended by end and padding."""
-    input_ids, _ = ragged_batch(model)
+    prompts = _prompts(model)
     pad, end = model.config.pad_token_id, model.config.eos_token_id
     for beams in (1, 3):
-        batch = model.generate(input_ids, num_beams=beams, max_new_tokens=7)
-        for row, source in enumerate(input_ids):
-            alone = model.generate(source[source != pad][None], num_beams=beams, max_new_tokens=7)[0]
+        batch = _written(model, prompts, num_beams=beams, max_new_tokens=7)
+        for row, prompt in enumerate(prompts):
+            alone = _written(model, prompt[prompt != pad][None], num_beams=beams, max_new_tokens=7)[0]
             assert torch.equal(batch[row, : len(alone)], alone)
             assert (batch[row, len(alone) :] == pad).all()
-        never = model.generate(input_ids, num_beams=beams, max_new_tokens=7, suppress_tokens=[end])
-        assert never.shape[1] == 8, "without an end, exactly max_new_tokens are written"
+        never = _written(model, prompts, num_beams=beams, max_new_tokens=7, suppress_tokens=[end])
+        assert never.shape[1] == 7, "without an end, exactly max_new_tokens are written"
 
 
 def check_cache(model: PreTrainedModel) -> None:
     """Decoding with a cache is decoding without one: greedy, sampled, by beams, and by sampled beams."""
-    input_ids, _ = ragged_batch(model)
+    prompts = _prompts(model)
     for options in (
         {},
         {"num_beams": 3, "num_return_sequences": 2},
@@ -188,7 +265,7 @@ def check_cache(model: PreTrainedModel) -> None:
             torch.manual_seed(5)
             outputs.append(
                 model.generate(
-                    input_ids,
+                    prompts,
                     use_cache=use_cache,
                     max_new_tokens=8,
                     output_scores=True,
@@ -206,13 +283,12 @@ def check_cache(model: PreTrainedModel) -> None:
 
 def check_chunked_decoding(model: PreTrainedModel) -> None:
     """Feeding a target in pieces of any size through the cache gives the logits of feeding it whole."""
-    input_ids, labels = ragged_batch(model)
-    target = model.prepare_decoder_input_ids_from_labels(labels)
-    whole = model(input_ids=input_ids, decoder_input_ids=target, use_cache=False).logits
+    target, decode = _decoder(model)
+    whole = decode(target, use_cache=False).logits
     for size in (1, 2, 3):
         cache, pieces = None, []
         for piece in target.split(size, dim=1):
-            output = model(input_ids=input_ids, decoder_input_ids=piece, cache=cache, use_cache=True)
+            output = decode(piece, cache=cache, use_cache=True)
             cache = output.cache
             pieces.append(output.logits)
         _close(torch.cat(pieces, dim=1), whole)
@@ -221,11 +297,19 @@ def check_chunked_decoding(model: PreTrainedModel) -> None:
 
 def check_continuation(model: PreTrainedModel) -> None:
     """Going on from a returned cache gives what one longer call gives, sampling aside."""
-    input_ids, _ = ragged_batch(model)
+    prompts = _prompts(model)
     options = {"suppress_tokens": [model.config.eos_token_id]}
-    whole = model.generate(input_ids, max_new_tokens=8, **options)
-    first = model.generate(input_ids, max_new_tokens=3, return_dict_in_generate=True, **options)
-    rest = model.generate(input_ids, decoder_input_ids=first.sequences, cache=first.cache, max_new_tokens=5, **options)
+    whole = model.generate(prompts, max_new_tokens=8, **options)
+    first = model.generate(prompts, max_new_tokens=3, return_dict_in_generate=True, **options)
+    if model.config.is_encoder_decoder:
+        inputs = {"input_ids": prompts, "decoder_input_ids": first.sequences}
+    else:
+        mask = (prompts != model.config.pad_token_id).long()
+        inputs = {
+            "input_ids": first.sequences,
+            "attention_mask": torch.nn.functional.pad(mask, (0, 3), value=1),
+        }
+    rest = model.generate(**inputs, cache=first.cache, max_new_tokens=5, **options)
     assert torch.equal(rest, whole)
 
 
@@ -247,10 +331,10 @@ def check_forced_prefix(model: PreTrainedModel) -> None:
 
 def check_beam_scores(model: PreTrainedModel) -> None:
     """The score of a beam is the teacher-forced log-probability of its text over its length."""
-    input_ids, _ = ragged_batch(model)
-    pad = model.config.pad_token_id
+    prompts = _prompts(model)
+    pad, start = model.config.pad_token_id, _prompt_length(model, prompts)
     output = model.generate(
-        input_ids,
+        prompts,
         num_beams=3,
         num_return_sequences=3,
         max_new_tokens=6,
@@ -259,9 +343,12 @@ def check_beam_scores(model: PreTrainedModel) -> None:
         output_attentions=True,
         return_dict_in_generate=True,
     )
-    sources = input_ids.repeat_interleave(3, dim=0)
-    logits = model(input_ids=sources, decoder_input_ids=output.sequences[:, :-1], use_cache=False).logits
-    written = output.sequences[:, 1:]
+    prompts, read, written = prompts.repeat_interleave(3, dim=0), output.sequences[:, :-1], output.sequences[:, start:]
+    if model.config.is_encoder_decoder:
+        logits = model(input_ids=prompts, decoder_input_ids=read, use_cache=False).logits
+    else:
+        mask = torch.nn.functional.pad((prompts != pad).long(), (0, read.shape[1] - start), value=1)
+        logits = model(input_ids=read, attention_mask=mask, use_cache=False).logits[:, start - 1 :]
     picked = logits.log_softmax(-1).gather(2, written[:, :, None])[:, :, 0]
     # After the end only padding follows, which the model may also choose itself: the length is told by the beam.
     lengths = (output.beam_indices >= 0).sum(dim=1)
@@ -294,6 +381,24 @@ def check_encoder_outputs(model: PreTrainedModel) -> None:
     assert torch.equal(encoded.last_hidden_state, before)
 
 
+def check_inputs_embeds(model: PreTrainedModel) -> None:
+    """Vectors in place of ids give what ids give, in a forward pass and as a prompt."""
+    input_ids, labels = ragged_batch(model)
+    pad, embed = model.config.pad_token_id, model.get_input_embeddings()
+    mask = (input_ids != pad).long()
+    expected = model(input_ids=input_ids, labels=labels)
+    output = model(inputs_embeds=embed(input_ids), attention_mask=mask, labels=labels)
+    _close(output.logits, expected.logits)
+    _close(output.loss, expected.loss)
+    prompts = _prompts(model)
+    for options in ({}, {"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 3}):
+        plain = _written(model, prompts, max_new_tokens=6, **options)
+        mask = (prompts != pad).long()
+        # Ids are returned for what is new, since nothing is known of those of the prompt.
+        written = model.generate(inputs_embeds=embed(prompts), attention_mask=mask, max_new_tokens=6, **options)
+        assert torch.equal(written, plain)
+
+
 def _plain(config: PreTrainedConfig) -> dict:
     # Where a configuration came from isn't what it says.
     return {key: value for key, value in config.to_dict().items() if key not in ("_name_or_path", "dtype")}
@@ -308,7 +413,7 @@ def check_round_trip(model: PreTrainedModel) -> None:
             saved.save_pretrained(folder)
             written = {path.suffix for path in Path(folder).iterdir()}
             assert written <= {".json", ".py", ".safetensors"}, written
-            for loader in (type(model), AutoModelForSeq2SeqLM):
+            for loader in (type(model), getattr(transformers, _auto_class(model))):
                 loaded, info = loader.from_pretrained(folder, output_loading_info=True)
                 assert not any(info.values()), info
                 assert type(loaded) is type(model)
@@ -318,13 +423,15 @@ def check_round_trip(model: PreTrainedModel) -> None:
                     assert torch.equal(tensor, expected[name]), name
                     assert tensor.dtype == dtype
                     assert tensor.is_contiguous()
-                head, embeddings = loaded.get_output_embeddings(), loaded.get_decoder_input_embeddings()
+                head, embeddings = loaded.get_output_embeddings(), _written_embeddings(loaded)
                 assert (head.weight is embeddings.weight) == bool(model.config.tie_word_embeddings)
             config = AutoConfig.from_pretrained(folder)
             assert type(config) is type(model.config)
             assert _plain(config) == _plain(saved.config)
             assert _plain(type(config).from_dict(config.to_dict())) == _plain(copy.deepcopy(config)) == _plain(config)
-        assert GenerationConfig.from_pretrained(folder).decoder_start_token_id == model.config.decoder_start_token_id
+        generation_config = GenerationConfig.from_pretrained(folder)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            assert getattr(generation_config, name) == getattr(model.config, name, None), name
 
 
 def check_base_and_head(model: PreTrainedModel) -> None:
@@ -363,16 +470,17 @@ def check_refuses_pickle(model: PreTrainedModel) -> None:
 def check_accumulation(model: PreTrainedModel) -> None:
     """The losses of single rows, each divided by the labels of all, add up to that of the batch, gradients too."""
     input_ids, labels = ragged_batch(model)
-    count = (labels != -100).sum()
     loss, gradients = _gradients(model, input_ids=input_ids, labels=labels)
+    logits = model(input_ids=input_ids, labels=labels).logits
+    predicted, aligned = _aligned(model, logits, labels)
+    count = (aligned != -100).sum()
     parts = [
         _gradients(model, input_ids=input_ids[row : row + 1], labels=labels[row : row + 1], num_items_in_batch=count)
         for row in range(3)
     ]
     _close(sum(part[0] for part in parts), loss)
     _equal_gradients(gradients, {name: sum(part[1][name] for part in parts) for name in gradients})
-    logits = model(input_ids=input_ids, labels=labels).logits
-    by_hand = -logits.log_softmax(-1)[labels != -100].gather(1, labels[labels != -100][:, None]).mean()
+    by_hand = -predicted.log_softmax(-1)[aligned != -100].gather(1, aligned[aligned != -100][:, None]).mean()
     _close(loss, by_hand.detach())
 
 
@@ -433,16 +541,17 @@ def check_dropout(model: PreTrainedModel) -> None:
 def check_precision(model: PreTrainedModel) -> None:
     """In 16 bits, whole or by autocast, everything stays finite and the loss near that of 32 bits."""
     input_ids, labels = ragged_batch(model)
+    prompts = _prompts(model)
     expected = model(input_ids=input_ids, labels=labels).loss.item()
     for dtype in (torch.bfloat16, torch.float16):
         half = copy.deepcopy(model).to(dtype)
         loss, gradients = _gradients(half, input_ids=input_ids, labels=labels)
         assert abs(loss.item() - expected) < 0.1 * expected, (dtype, loss.item(), expected)
         assert all(gradient.isfinite().all() for gradient in gradients.values())
-        assert half.generate(input_ids, num_beams=3, max_new_tokens=4).shape[0] == 3
+        assert half.generate(prompts, num_beams=3, max_new_tokens=4).shape[0] == 3
         with torch.autocast("cpu", dtype=dtype):
             loss, gradients = _gradients(model, input_ids=input_ids, labels=labels)
-            assert model.generate(input_ids, num_beams=2, max_new_tokens=4).shape[0] == 3
+            assert model.generate(prompts, num_beams=2, max_new_tokens=4).shape[0] == 3
         assert abs(loss.item() - expected) < 0.1 * expected, (dtype, loss.item(), expected)
         assert all(gradient.isfinite().all() for gradient in gradients.values())
 
@@ -460,14 +569,16 @@ def check_resize(model: PreTrainedModel) -> None:
         assert logits.shape[-1] == size + change == resized.config.vocab_size
         _close(logits[..., :kept], expected[..., :kept])
         _gradients(resized, input_ids=input_ids, labels=labels)
-        head, embeddings = resized.get_output_embeddings(), resized.get_decoder_input_embeddings()
+        head, embeddings = resized.get_output_embeddings(), _written_embeddings(resized)
         assert head.weight.shape[0] == embeddings.weight.shape[0] == size + change
         assert (head.weight is embeddings.weight) == bool(model.config.tie_word_embeddings)
         with tempfile.TemporaryDirectory() as folder:
             resized.save_pretrained(folder)
             loaded = type(model).from_pretrained(folder)
         _close(loaded(input_ids=input_ids, labels=labels).logits, logits)
-        assert loaded.generate(input_ids, max_new_tokens=3).shape[0] == 3
+        assert loaded.generate(_prompts(model), max_new_tokens=3).shape[0] == 3
+    if not model.config.is_encoder_decoder:
+        return
     if model.config.source_vocab_size is None:
         _refused(lambda: copy.deepcopy(model).resize_source_token_embeddings(size + 1), "source_vocab_size")
         return
@@ -493,16 +604,13 @@ def _refused(call: Callable[[], object], *words: str) -> None:
 def check_refusals(model: PreTrainedModel) -> None:
     """Inputs of a wrong shape or range are refused with the argument, the value and the limit."""
     input_ids, labels = ragged_batch(model)
-    target = model.prepare_decoder_input_ids_from_labels(labels)
-    source_size = model.config.source_vocab_size or model.config.vocab_size
     size = model.config.vocab_size
+    source_size = getattr(model.config, "source_vocab_size", None) or size
     _refused(lambda: model(labels=labels), "input_ids", "inputs_embeds")
-    _refused(lambda: model(input_ids=input_ids), "decoder_input_ids")
     high = input_ids.clone()
     high[0, 0] = source_size
     _refused(lambda: model(input_ids=high, labels=labels), "input_ids", str(source_size), str(source_size - 1))
     _refused(lambda: model(input_ids=-input_ids, labels=labels), "input_ids", "0")
-    _refused(lambda: model(input_ids=input_ids, decoder_input_ids=target + size), "decoder_input_ids", str(size - 1))
     _refused(lambda: model(input_ids=input_ids, labels=labels.abs() + size), "labels", str(size - 1))
     _refused(lambda: model(input_ids=input_ids[:0], labels=labels), "input_ids", "(0, 6)")
     _refused(lambda: model(input_ids=input_ids, labels=labels[:, :0]), "labels", "(3, 0)")
@@ -512,27 +620,60 @@ def check_refusals(model: PreTrainedModel) -> None:
     _refused(
         lambda: model(input_ids=input_ids, attention_mask=short, labels=labels), "attention_mask", "(3, 6)", "(3, 5)"
     )
+    narrow = torch.zeros(3, 6, model.get_input_embeddings().embedding_dim + 1)
+    _refused(lambda: model(inputs_embeds=narrow, labels=labels), "inputs_embeds", str(narrow.shape[-1]))
+    both = model.get_input_embeddings()(input_ids)
+    _refused(lambda: model(input_ids=input_ids, inputs_embeds=both, labels=labels), "input_ids", "inputs_embeds")
+
+
+def check_decoder_refusals(model: PreTrainedModel) -> None:
+    """So are a source given twice, and decoder inputs that are missing, out of range, or don't fit the labels."""
+    input_ids, labels = ragged_batch(model)
+    target = model.prepare_decoder_input_ids_from_labels(labels)
+    size = model.config.vocab_size
+    _refused(lambda: model(input_ids=input_ids), "decoder_input_ids")
+    _refused(lambda: model(input_ids=input_ids, decoder_input_ids=target + size), "decoder_input_ids", str(size - 1))
     _refused(
         lambda: model(input_ids=input_ids, decoder_input_ids=target[:, :3], labels=labels),
         "labels",
         "(3, 3)",
         "(3, 5)",
     )
-    narrow = torch.zeros(3, 6, model.get_input_embeddings().embedding_dim + 1)
-    _refused(lambda: model(inputs_embeds=narrow, labels=labels), "inputs_embeds", str(narrow.shape[-1]))
     encoded = model.get_encoder()(input_ids=input_ids)
     _refused(
         lambda: model(input_ids=input_ids, encoder_outputs=encoded, labels=labels), "input_ids", "encoder_outputs"
     )
-    both = model.get_input_embeddings()(input_ids)
-    _refused(lambda: model(input_ids=input_ids, inputs_embeds=both, labels=labels), "input_ids", "inputs_embeds")
+
+
+def check_cache_refusals(model: PreTrainedModel) -> None:
+    """So are a cache of other texts, and one that has seen all there is."""
+    prompts = _prompts(model)
+    cache = model(input_ids=prompts, use_cache=True).cache
+    _refused(lambda: model(input_ids=prompts[:2], cache=cache), "input_ids", "2", "3")
+    _refused(lambda: model.generate(prompts, cache=cache, max_new_tokens=2), "input_ids", "6")
 
 
 def check_outputs(model: PreTrainedModel) -> None:
-    """Hidden states, attention, tuples and logits come as asked for, in the shapes that transformers' users expect."""
+    """Tuples, logits and losses come as asked for, in the shapes that transformers' users expect."""
+    input_ids, labels = ragged_batch(model)
+    output = model(input_ids=input_ids, labels=labels)
+    assert output.logits.shape == (*labels.shape, model.config.vocab_size)
+    as_tuple = model(input_ids=input_ids, labels=labels, return_dict=False)
+    assert torch.equal(as_tuple[0], output.loss)
+    assert torch.equal(as_tuple[1], output.logits)
+    target, decode = _decoder(model)
+    logits = decode(target).logits
+    _close(decode(target, logits_to_keep=1).logits, logits[:, -1:])
+    _close(decode(target, logits_to_keep=torch.tensor([0, 2])).logits, logits[:, [0, 2]])
+    training = copy.deepcopy(model).train()
+    assert training(input_ids=input_ids, labels=labels).logits is None
+    assert training(input_ids=input_ids, labels=labels, skip_logits=False).logits.shape == output.logits.shape
+
+
+def check_encoder_decoder_outputs(model: PreTrainedModel) -> None:
+    """So do hidden states and attention of an encoder-decoder."""
     input_ids, labels = ragged_batch(model)
     output = model(input_ids=input_ids, labels=labels, output_attentions=True, output_hidden_states=True)
-    assert output.logits.shape == (3, 5, model.config.vocab_size)
     assert torch.equal(output.encoder_last_hidden_state, output.encoder_hidden_states[-1])
     assert all(states.shape[:2] == (3, 6) for states in output.encoder_hidden_states)
     assert all(states.shape[:2] == (3, 5) for states in output.decoder_hidden_states)
@@ -544,28 +685,32 @@ def check_outputs(model: PreTrainedModel) -> None:
         # The Gaussian of local-p takes something from every weight (Luong et al. 2015, equation 10).
         gaussian = getattr(model.config, "attention", None) == "local-p"
         _close(total.clamp(min=1) if gaussian else total, torch.ones_like(total))
-    as_tuple = model(input_ids=input_ids, labels=labels, return_dict=False)
-    assert torch.equal(as_tuple[0], output.loss)
-    assert torch.equal(as_tuple[1], output.logits)
-    target = model.prepare_decoder_input_ids_from_labels(labels)
-    last = model(input_ids=input_ids, decoder_input_ids=target, logits_to_keep=1).logits
-    _close(last, output.logits[:, -1:])
-    training = copy.deepcopy(model).train()
-    assert training(input_ids=input_ids, labels=labels).logits is None
-    assert training(input_ids=input_ids, labels=labels, skip_logits=False).logits.shape == output.logits.shape
 
 
-SEQ2SEQ_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+def check_hidden_states(model: PreTrainedModel) -> None:
+    """So do the hidden states of a causal language model: the word vectors, and every layer's, of real positions."""
+    input_ids, _ = ragged_batch(model)
+    pad = model.config.pad_token_id
+    output = model.base_model(input_ids=input_ids, output_hidden_states=True)
+    assert len(output.hidden_states) == 1 + model.config.num_hidden_layers
+    assert torch.equal(output.hidden_states[-1], output.last_hidden_state)
+    for row, ids in enumerate(_padded_left(input_ids, pad)):
+        real = ids != pad
+        one = model.base_model(input_ids=ids[None], output_hidden_states=True)
+        for states, alone in zip(output.hidden_states, one.hidden_states, strict=True):
+            assert states.shape[:2] == (3, 6)
+            _close(alone[0, real], states[row, : real.sum()])
+
+
+_CONTRACT = (
     check_batch_equals_single,
     check_padding,
-    check_empty_source,
+    check_empty_text,
     check_generation_batch,
     check_cache,
     check_chunked_decoding,
     check_continuation,
-    check_forced_prefix,
     check_beam_scores,
-    check_encoder_outputs,
     check_round_trip,
     check_base_and_head,
     check_refuses_pickle,
@@ -578,88 +723,109 @@ SEQ2SEQ_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
     check_refusals,
     check_outputs,
 )
+
+SEQ2SEQ_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    *_CONTRACT,
+    check_forced_prefix,
+    check_encoder_outputs,
+    check_decoder_refusals,
+    check_encoder_decoder_outputs,
+)
 """What holds for every variant of every encoder-decoder; each takes a moment."""
+
+CAUSAL_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    *_CONTRACT,
+    check_inputs_embeds,
+    check_cache_refusals,
+    check_hidden_states,
+)
+"""What holds for every variant of every causal language model; each takes a moment."""
+
+
+def _forward_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
+    """What a forward pass needs, its mask included."""
+    input_ids, labels = ragged_batch(model)
+    inputs = {"input_ids": input_ids, "attention_mask": (input_ids != model.config.pad_token_id).long()}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+    return inputs
 
 
 def check_compile(model: PreTrainedModel) -> None:
     """`torch.compile` takes the forward pass without a graph break, and gives equal outputs at two shapes."""
-    input_ids, labels = ragged_batch(model)
-    target = model.prepare_decoder_input_ids_from_labels(labels)
+    inputs = _forward_inputs(model)
+    del inputs["attention_mask"]
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
-    for source, written in ((input_ids, target), (input_ids[:2, :5], target[:2, :3])):
-        inputs = {"input_ids": source, "decoder_input_ids": written, "use_cache": False}
-        _close(compiled(**inputs).logits, model(**inputs).logits)
+    for given in (inputs, {name: ids[:2, :-2] for name, ids in inputs.items()}):
+        _close(compiled(**given, use_cache=False).logits, model(**given, use_cache=False).logits)
     torch._dynamo.reset()
 
 
 def check_export(model: PreTrainedModel) -> None:
     """`torch.export` with a dynamic batch and dynamic lengths gives a program that is right on others."""
+    inputs = _forward_inputs(model)
 
     class Logits(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.model = model
 
-        def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
-            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-            return self.model(**inputs, use_cache=False).logits
+        def forward(self, *tensors: Tensor) -> Tensor:
+            return self.model(**dict(zip(inputs, tensors, strict=True)), use_cache=False).logits
 
-    input_ids, labels = ragged_batch(model)
-    pad = model.config.pad_token_id
-    target = model.prepare_decoder_input_ids_from_labels(labels)
     batch = torch.export.Dim("batch", min=1, max=64)
     source, written = torch.export.Dim("source", min=1, max=512), torch.export.Dim("target", min=1, max=512)
-    shapes = ({0: batch, 1: source}, {0: batch, 1: source}, {0: batch, 1: written})
+    lengths = {"input_ids": source, "attention_mask": source, "decoder_input_ids": written}
+    shapes = tuple({0: batch, 1: lengths[name]} for name in inputs)
+    longer = {name: torch.cat([ids, ids[:, :3]], dim=1)[:2] for name, ids in inputs.items()}
     with torch.no_grad():
-        program = torch.export.export(
-            Logits().eval(), (input_ids, (input_ids != pad).long(), target), dynamic_shapes=shapes
-        ).module()
-        longer = torch.cat([input_ids, input_ids[:, :3]], dim=1)
-        for ids, prefix in (
-            (input_ids, target),
-            (longer[:2], target[:2].repeat(1, 2)),
-            (input_ids[:1, :1], target[:1, :1]),
-        ):
-            mask = (ids != pad).long()
-            expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=prefix, use_cache=False).logits
-            _close(program(ids, mask, prefix), expected)
+        program = torch.export.export(Logits().eval(), tuple(inputs.values()), dynamic_shapes=(shapes,)).module()
+        for given in (inputs, longer, {name: ids[:1, :1] for name, ids in inputs.items()}):
+            _close(program(*given.values()), model(**given, use_cache=False).logits)
+
+
+def _run_elsewhere(script: str, *arguments: object) -> object:
+    """What a script prints last, as JSON, run where hf_attnzoo can't be imported and there is no network."""
+    prelude = """
+        import json, sys
+        sys.modules["hf_attnzoo"] = None  # an import of it now fails
+        import torch
+        import transformers
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(script), json.dumps(arguments)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": folder},
+            cwd=folder,
+            check=False,
+        )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 def check_remote_code(model: PreTrainedModel) -> None:
     """A saved model loads by every auto class where hf_attnzoo can't be imported; saved from there, it still does."""
+    script = """
+        first, second, classes, head, prompts = json.loads(sys.argv[1])
+        for name in classes:
+            loaded = getattr(transformers, name).from_pretrained(first, trust_remote_code=True)
+        model = getattr(transformers, head).from_pretrained(first, trust_remote_code=True)
+        model.save_pretrained(second)
+        again = transformers.AutoModel.from_pretrained(second, trust_remote_code=True)
+        assert all(torch.equal(a, b) for a, b in zip(model.base_model.parameters(), again.parameters()))
+        model = getattr(transformers, head).from_pretrained(second, trust_remote_code=True)
+        print(json.dumps(model.generate(torch.tensor(prompts), num_beams=2, max_new_tokens=6).tolist()))
+    """
+    prompts = _prompts(model)
+    expected = model.generate(prompts, num_beams=2, max_new_tokens=6).tolist()
     with tempfile.TemporaryDirectory() as folder:
-        first, second = Path(folder) / "first", Path(folder) / "second"
+        first, second = str(Path(folder) / "first"), str(Path(folder) / "second")
         model.save_pretrained(first)
-        input_ids, _ = ragged_batch(model)
-        expected = model.generate(input_ids, num_beams=2, max_new_tokens=6).tolist()
-        script = """
-            import json, sys
-            sys.modules["hf_attnzoo"] = None  # an import of it now fails
-            import torch
-            import transformers
-            folder, second, classes, input_ids = json.loads(sys.argv[1])
-            for name in classes:
-                loaded = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True)
-            model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-            model.save_pretrained(second)
-            again = transformers.AutoModel.from_pretrained(second, trust_remote_code=True)
-            assert all(torch.equal(a, b) for a, b in zip(model.base_model.parameters(), again.parameters()))
-            model = transformers.AutoModelForSeq2SeqLM.from_pretrained(second, trust_remote_code=True)
-            print(json.dumps(model.generate(torch.tensor(input_ids), num_beams=2, max_new_tokens=6).tolist()))
-        """
-        arguments = json.dumps([str(first), str(second), list(model.config.auto_classes), input_ids.tolist()])
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(Path(folder) / "home")}
-        run = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", textwrap.dedent(script), arguments],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=folder,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr
-        assert json.loads(run.stdout.splitlines()[-1]) == expected
+        classes = list(model.config.auto_classes)
+        assert _run_elsewhere(script, first, second, classes, _auto_class(model), prompts.tolist()) == expected
 
 
 def check_lora(model: PreTrainedModel) -> None:
@@ -668,7 +834,8 @@ def check_lora(model: PreTrainedModel) -> None:
 
     input_ids, labels = ragged_batch(model)
     expected = model(input_ids=input_ids, labels=labels)
-    config = LoraConfig(r=2, target_modules="all-linear", task_type="SEQ_2_SEQ_LM")
+    task_type = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    config = LoraConfig(r=2, target_modules="all-linear", task_type=task_type)
     adapted = get_peft_model(copy.deepcopy(model), config).eval()
     _close(adapted(input_ids=input_ids, labels=labels).logits, expected.logits)
     optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
@@ -690,15 +857,72 @@ def check_int8(model: PreTrainedModel) -> None:
     quantized = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {torch.nn.Linear}, dtype=torch.qint8)
     logits = quantized(input_ids=input_ids, labels=labels).logits
     assert (logits - before).abs().mean() < 0.1 * before.abs().mean()
-    assert quantized.generate(input_ids, max_new_tokens=4).shape[0] == 3
+    assert quantized.generate(_prompts(model), max_new_tokens=4).shape[0] == 3
     assert torch.equal(model(input_ids=input_ids, labels=labels).logits, before)
 
 
-SEQ2SEQ_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = (
-    check_compile,
-    check_export,
-    check_remote_code,
-    check_lora,
-    check_int8,
-)
+def _word_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerFast:
+    """A tokenizer whose words are `w4`, `w5` and so on up to the last id, and that begins every text with `<s>`."""
+    special = {model.config.pad_token_id: "<pad>", model.config.bos_token_id: "<s>", model.config.eos_token_id: "</s>"}
+    vocab = {special.get(index, f"w{index}"): index for index in range(model.config.vocab_size)}
+    tokenizer = Tokenizer(WordLevel(vocab, unk_token=f"w{_FIRST_ID}"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", model.config.bos_token_id)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        padding_side="left",
+        **{"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"},
+    )
+
+
+def check_text_generation(model: PreTrainedModel) -> None:
+    """`pipeline("text-generation")` goes on from each prompt of a batch as `generate()` does, with and without the
+    package, returns as many texts as it's asked for, and streams them."""
+    script = """
+        folder, prompts, options = json.loads(sys.argv[1])
+        pipe = transformers.pipeline("text-generation", model=folder, trust_remote_code=True)
+        print(json.dumps([texts[0]["generated_text"] for texts in pipe(prompts, batch_size=3, **options)]))
+    """
+    tokenizer = _word_tokenizer(model)
+    prompts = ["w5 w6 w7 w8", "w9", "w10 w11"]
+    options = {"max_new_tokens": 5, "do_sample": False}
+    expected = []
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        expected.append(tokenizer.decode(_written(model, ids, **options)[0], skip_special_tokens=True))
+    assert any(expected), "the model says nothing: the check wants another one"
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        pipe = transformers.pipeline("text-generation", model=folder)
+        for batch_size in (1, 3):
+            answers = pipe(prompts, batch_size=batch_size, return_full_text=False, **options)
+            assert [texts[0]["generated_text"] for texts in answers] == expected
+        full = [prompt + text for prompt, text in zip(prompts, expected, strict=True)]
+        assert [texts[0]["generated_text"] for texts in pipe(prompts, **options)] == full
+        for search in ({"do_sample": True}, {"do_sample": False, "num_beams": 3}):
+            answers = pipe(prompts, num_return_sequences=3, max_new_tokens=5, batch_size=2, **search)
+            assert [len(texts) for texts in answers] == [3, 3, 3]
+            for prompt, texts in zip(prompts, answers, strict=True):
+                assert all(text["generated_text"].startswith(prompt) for text in texts)
+        assert _run_elsewhere(script, folder, prompts, options) == full
+
+    class Collector(transformers.TextStreamer):
+        text = ""
+
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            self.text += text
+
+    for prompt, text in zip(prompts, expected, strict=True):
+        streamer = Collector(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        pipe(prompt, streamer=streamer, **options)
+        assert streamer.text.split() == text.split()
+
+
+_INTEGRATIONS = (check_compile, check_export, check_remote_code, check_lora, check_int8)
+
+SEQ2SEQ_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATIONS
 """What needs a compiler, a process or another package: seconds each, for one or two variants of a family."""
+
+CAUSAL_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = (*_INTEGRATIONS, check_text_generation)
+"""The same for causal language models."""

@@ -7,51 +7,19 @@ R decoder rows (B times the beams), S source length, T target length, H hidden s
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import additive_scores, attend, dot_scores, gaussian, masked_softmax, source_positions, window_mask
 from .configuration_luong import LuongConfig
-from .lstm import LSTMLayer
 from .pretrained import AttnZooPreTrainedModel
-from .recurrence import Carry, GRULayer, RecurrentCache, Stepped, scan
+from .recurrence import Carry, RecurrentCache, Stepped, scan
+from .recurrent_layer import RecurrentLayer
 from .recurrent_seq2seq import (
     RecurrentEncoder,
     RecurrentEncoderOutput,
     RecurrentSeq2SeqForConditionalGeneration,
     RecurrentSeq2SeqModel,
 )
-
-
-class RecurrentLayer(nn.Module):
-    """An LSTM or a GRU over a padded sequence, its states as a tuple: h and c, or h alone.
-
-    Args:
-        kind: `"lstm"` or `"gru"`.
-        input_size: size of an input vector.
-        hidden_size: size of a state.
-        reverse: read every row from its last real position to its first.
-    """
-
-    def __init__(self, kind: str, input_size: int, hidden_size: int, reverse: bool = False):
-        super().__init__()
-        layer = LSTMLayer if kind == "lstm" else GRULayer
-        self.rnn = layer(input_size, hidden_size, reverse=reverse)
-
-    def forward(
-        self, inputs: Tensor, lengths: Tensor | None = None, start: Carry | None = None
-    ) -> tuple[Tensor, Carry]:
-        """Outputs `(B, S, H)` and last states `(B, H)` each; see `LSTMLayer.forward`."""
-        if isinstance(self.rnn, LSTMLayer):
-            return self.rnn(inputs, lengths, start)
-        outputs, final = self.rnn(inputs, lengths, None if start is None else start[0])
-        return outputs, (final,)
-
-    def step(self, gates: Tensor, states: Carry) -> Carry:
-        """One step from projected inputs `(B, gates)` and states `(B, H)` each to the next states."""
-        if isinstance(self.rnn, LSTMLayer):
-            return self.rnn.cell(gates, states)
-        return (self.rnn.cell(gates, states[0]),)
 
 
 class LuongEncoderLayer(GradientCheckpointingLayer):
@@ -378,11 +346,7 @@ class LuongPreTrainedModel(AttnZooPreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         # Section 4.1: parameters are uniform in [-0.1, 0.1].
-        limit = self.config.initializer_range
-        for parameter in module.parameters(recurse=False):
-            init.uniform_(parameter, -limit, limit)
-        if isinstance(module, nn.Embedding):
-            self._init_padding(module)
+        self._init_uniform(module)
 
 
 class LuongModel(LuongPreTrainedModel, RecurrentSeq2SeqModel):

@@ -1,9 +1,11 @@
 """A linear layer made ready to be used many times in a row without a change, as generation uses the vocabulary's."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import GenerationMixin
 
 from .wrapping import is_plain_linear
 
@@ -45,3 +47,20 @@ class PackedLinear:
             # What runs the model may have turned autocast on after the packing, as Accelerate does around `forward`.
             return self.linear(inputs)
         return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.linear.bias, "none", [], "")
+
+
+class PackedHeadGenerationMixin(GenerationMixin):
+    """Generation with the output layer packed once, for a model that has `lm_head` and takes `packed_head`."""
+
+    def _expand_inputs_for_generation(
+        self,
+        expand_size: int = 1,
+        is_encoder_decoder: bool = False,
+        input_ids: Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> tuple[Tensor | None, dict[str, Any]]:
+        # generate() comes by here once, before its first step, whatever it was given and however it will search.
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size, is_encoder_decoder, input_ids, **model_kwargs
+        )
+        return input_ids, {**model_kwargs, "packed_head": PackedLinear.of(self.lm_head, input_ids.shape[0])}

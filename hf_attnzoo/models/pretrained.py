@@ -76,6 +76,14 @@ class AttnZooPreTrainedModel(PreTrainedModel):
             # After its children: modules are initialised from the leaves up.
             module.initialize()
 
+    def _init_uniform(self, module: nn.Module) -> None:
+        # Everything in plus or minus `initializer_range`, biases too, as the papers on stacked LSTMs have it.
+        limit = self.config.initializer_range
+        for parameter in module.parameters(recurse=False):
+            init.uniform_(parameter, -limit, limit)
+        if isinstance(module, nn.Embedding):
+            self._init_padding(module)
+
     def _init_padding(self, embedding: nn.Embedding) -> None:
         # A slice of a parameter doesn't know that it was loaded from a checkpoint, the parameter does.
         if embedding.padding_idx is not None and not getattr(embedding.weight, "_is_hf_initialized", False):

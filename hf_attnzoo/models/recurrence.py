@@ -355,6 +355,26 @@ def take_positions(tensor: Tensor, order: Tensor) -> Tensor:
     return tensor.gather(1, order[:, :, None].expand(tensor.shape[0], -1, tensor.shape[2]))
 
 
+def ragged_layout(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Lengths of the rows, and the order of positions that brings padding to the right.
+
+    Args:
+        mask: True where a position is real, shape `(B, S)`.
+
+    Returns:
+        `lengths` of shape `(B,)`, None if nothing is padded, and `order` of shape `(B, S)`, None if all padding stands
+        on the right already.
+    """
+    lengths = mask.sum(dim=1)
+    if torch.compiler.is_compiling():
+        return lengths, (~mask).long().argsort(dim=1, stable=True)
+    if bool(mask.all()):
+        return None, None
+    if bool((mask[:, 1:] <= mask[:, :-1]).all()):
+        return lengths, None
+    return lengths, (~mask).long().argsort(dim=1, stable=True)
+
+
 class RecurrentCacheLayer(CacheLayerMixin):
     """What a recurrent decoder remembers between calls, as named tensors.
 

@@ -14,9 +14,9 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
 from .losses import label_lengths, token_cross_entropy
-from .packed_linear import PackedLinear
+from .packed_linear import PackedHeadGenerationMixin, PackedLinear
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
-from .recurrence import RecurrentCache, take_positions
+from .recurrence import RecurrentCache, ragged_layout, take_positions
 from .seq2seq import (
     EncoderOutput,
     SharedSourceGenerationMixin,
@@ -107,26 +107,6 @@ class RecurrentEncoder(nn.Module):
             attention_mask=mask,
             final_states=torch.stack(final_states, dim=1),
         )
-
-
-def ragged_layout(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Lengths of the rows, and the order of positions that brings padding to the right.
-
-    Args:
-        mask: True where a position is real, shape `(B, S)`.
-
-    Returns:
-        `lengths` of shape `(B,)`, None if nothing is padded, and `order` of shape `(B, S)`, None if all padding stands
-        on the right already.
-    """
-    lengths = mask.sum(dim=1)
-    if torch.compiler.is_compiling():
-        return lengths, (~mask).long().argsort(dim=1, stable=True)
-    if bool(mask.all()):
-        return None, None
-    if bool((mask[:, 1:] <= mask[:, :-1]).all()):
-        return lengths, None
-    return lengths, (~mask).long().argsort(dim=1, stable=True)
 
 
 class RecurrentSeq2SeqModel(SharedVocabularyMixin, AttnZooPreTrainedModel):
@@ -255,7 +235,7 @@ class RecurrentSeq2SeqModel(SharedVocabularyMixin, AttnZooPreTrainedModel):
 
 
 class RecurrentSeq2SeqForConditionalGeneration(
-    SharedVocabularyMixin, SharedSourceGenerationMixin, AttnZooPreTrainedModel
+    SharedVocabularyMixin, PackedHeadGenerationMixin, SharedSourceGenerationMixin, AttnZooPreTrainedModel
 ):
     """A recurrent encoder-decoder with a vocabulary head.
 
@@ -347,19 +327,6 @@ class RecurrentSeq2SeqForConditionalGeneration(
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
         )
-
-    def _expand_inputs_for_generation(
-        self,
-        expand_size: int = 1,
-        is_encoder_decoder: bool = False,
-        input_ids: Tensor | None = None,
-        **model_kwargs: Any,
-    ) -> tuple[Tensor | None, dict[str, Any]]:
-        # generate() comes by here once, before its first step, whatever it was given and however it will search.
-        input_ids, model_kwargs = super()._expand_inputs_for_generation(
-            expand_size, is_encoder_decoder, input_ids, **model_kwargs
-        )
-        return input_ids, {**model_kwargs, "packed_head": PackedLinear.of(self.lm_head, input_ids.shape[0])}
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Decoder inputs that predict `labels`, shape `(B, T)`, as data collators ask for them."""
