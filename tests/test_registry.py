@@ -17,7 +17,9 @@ MODELS = Path(hf_attnzoo.__file__).parent / "models"
 
 # Each in a process of its own, forked from one that has imported what takes long and is not in the table.
 ORDERS = {
-    "the package, then a model of transformers": "import hf_attnzoo; from transformers import BartForConditionalGeneration",
+    "the package, then a model of transformers": """
+import hf_attnzoo
+from transformers import BartForConditionalGeneration""",
     "auto classes, then the package": """
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_attnzoo""",
