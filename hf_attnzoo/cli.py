@@ -64,6 +64,12 @@ def translate(
     beams: BeamsOption = None,
     n_best: Annotated[int, typer.Option("--n-best", "-n", min=1, help="Outputs for each text, best first.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Print log-probabilities before the outputs.")] = False,
+    replace_unknown: Annotated[
+        bool, typer.Option("--replace-unknown", help="Put the aligned source word in the place of an unknown one.")
+    ] = False,
+    lexicon: Annotated[
+        Path | None, typer.Option(help="With --replace-unknown: source and target words, a tab between them.")
+    ] = None,
     max_new_tokens: LengthOption = None,
     batch_size: BatchOption = 32,
 ) -> None:
@@ -74,7 +80,11 @@ def translate(
     if n_best > 1:
         options["num_return_sequences"] = n_best
         options["num_beams"] = max(beams or 0, n_best)
+    if lexicon is not None and not replace_unknown:
+        raise typer.BadParameter("--lexicon is for --replace-unknown, which is missing")
     with _plain_errors():
+        if replace_unknown:
+            options["replace_unknown"] = True if lexicon is None else _read_lexicon(lexicon)
         lines = iter([text]) if text is not None else _lines(file)
         for outputs in _pipeline(model)(lines, batch_size=batch_size, return_scores=scores, **options):
             for output in outputs:
@@ -208,6 +218,16 @@ def _lines(file: Path | None) -> Iterator[str]:
                 yield line.decode().removesuffix("\n").removesuffix("\r")
             except UnicodeDecodeError as error:
                 raise ValueError(f"{where}:{number}: not valid UTF-8") from error
+
+
+def _read_lexicon(file: Path) -> dict[str, str]:
+    lexicon = {}
+    for number, line in enumerate(_lines(file), start=1):
+        source, tab, target = line.partition("\t")
+        if not tab or not source or not target:
+            raise ValueError(f"{file}:{number}: expected a source word, a tab and a target word, got {line!r}")
+        lexicon[source] = target
+    return lexicon
 
 
 def _load(model: str) -> tuple[Any, Any]:

@@ -95,6 +95,24 @@ def test_translate_options_reach_generation(call, folder, expected):
     assert call("translate", folder, "c a b a", "-b", 4) == f"{expected('c a b a', num_beams=4)[0]}\n"
 
 
+def test_translate_replaces_unknown_words(call, folder, monkeypatch, tmp_path):
+    asked = []
+
+    def pipe(lines, **options):
+        asked.append(options["replace_unknown"])
+        return [[{"translation_text": line}] for line in lines]
+
+    monkeypatch.setattr("hf_attnzoo.cli._pipeline", lambda model: pipe)
+    (tmp_path / "lexicon.tsv").write_text("Haus\thouse\nder Hund\tthe dog\n", encoding="utf-8")
+    call("translate", folder, "a", "--replace-unknown")
+    call("translate", folder, "a", "--replace-unknown", "--lexicon", tmp_path / "lexicon.tsv")
+    assert asked == [True, {"Haus": "house", "der Hund": "the dog"}]
+    (tmp_path / "bad.tsv").write_text("Haus\thouse\nHund dog\n", encoding="utf-8")
+    message = call("translate", folder, "a", "--replace-unknown", "--lexicon", tmp_path / "bad.tsv", fails=True)
+    assert message.startswith(f"{tmp_path}/bad.tsv:2: ")
+    assert CliRunner().invoke(app, ["translate", str(folder), "a", "--lexicon", "x.tsv"]).exit_code == 2
+
+
 def test_attend_draws(call, folder, tmp_path, expected):
     printed = call("attend", folder, "e d d", "-o", tmp_path / "maps" / "map.png")
     assert printed == f"e d d → {expected('e d d')[0]}: {tmp_path}/maps/map.png\n"

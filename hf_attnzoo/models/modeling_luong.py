@@ -12,7 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .attention import additive_scores, attend, dot_scores, gaussian, masked_softmax, source_positions, window_mask
 from .configuration_luong import LuongConfig
 from .pretrained import AttnZooPreTrainedModel
-from .recurrence import Carry, RecurrentCache, Stepped, scan
+from .recurrence import Carry, RecurrentCache, Stepped, layer_noise, scan
 from .recurrent_layer import RecurrentLayer
 from .recurrent_seq2seq import (
     RecurrentEncoder,
@@ -218,7 +218,7 @@ class LuongDecoder(nn.Module):
         gates = self.layers[0].rnn.input_proj(embeds)
         # Under autocast the states take the dtype that a step returns them in.
         states = [state.to(gates.dtype) for state in states]
-        noise = self.layer_noise(gates)
+        noise = layer_noise(self.dropout, gates, self.config.num_decoder_layers, self.config.hidden_size)
         real = torch.ones(gates.shape[:2], dtype=torch.bool, device=gates.device)
         if attention_mask is not None:
             real = attention_mask.bool()
@@ -321,20 +321,6 @@ class LuongDecoder(nn.Module):
         step = torch.zeros(rows, dtype=torch.long, device=final.device)
         states = final.flatten(1, 2).unbind(dim=1)
         return (step, *states, *((torch.zeros_like(states[0]),) if self.config.input_feeding else ()))
-
-    def layer_noise(self, like: Tensor) -> Tensor | None:
-        """Dropout between layers, drawn for all steps at once: what runs inside the loop has no chance in it.
-
-        Args:
-            like: tensor of shape `(R, T, ...)`.
-
-        Returns:
-            Factors of shape `(R, T, layers - 1, H)`, or None where nothing is dropped.
-        """
-        layers = self.config.num_decoder_layers
-        if not self.training or self.config.dropout == 0 or layers == 1:
-            return None
-        return self.dropout(like.new_ones(*like.shape[:2], layers - 1, self.config.hidden_size))
 
 
 class LuongPreTrainedModel(AttnZooPreTrainedModel):

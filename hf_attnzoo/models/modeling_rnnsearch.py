@@ -13,7 +13,7 @@ from .attention import AdditiveAttention
 from .attentive_gru import additive_attentive_gru
 from .configuration_rnnsearch import RNNSearchConfig
 from .pretrained import AttnZooPreTrainedModel
-from .recurrence import Carry, GRUCell, GRULayer, Packing, RecurrentCache, Stepped, scan
+from .recurrence import Carry, GRUCell, GRULayer, Packing, RecurrentCache, Stepped, layer_noise, scan
 from .recurrent_seq2seq import (
     RecurrentEncoder,
     RecurrentEncoderOutput,
@@ -178,7 +178,7 @@ class RNNSearchDecoder(nn.Module):
             context = memory["context"].repeat_interleave(rows // memory["context"].shape[0], dim=0)[:, None]
             gates = gates + self.fixed_context_proj(context)
 
-        noise = self.layer_noise(gates)
+        noise = layer_noise(self.dropout, gates, self.config.num_decoder_layers, self.config.hidden_size)
 
         def step(carry: Carry, inputs: Carry) -> Stepped:
             gates, *extra = inputs
@@ -243,20 +243,6 @@ class RNNSearchDecoder(nn.Module):
             self.input_proj(embeds), start, keys, values, mask, weights, packing.batch_sizes
         )
         return packing.unpack(self.deep_output(states, embeds, context))
-
-    def layer_noise(self, like: Tensor) -> Tensor | None:
-        """Dropout between layers, drawn for all steps at once: what runs inside the loop has no chance in it.
-
-        Args:
-            like: tensor of shape `(R, T, ...)`.
-
-        Returns:
-            Factors of shape `(R, T, layers - 1, H)`, or None where nothing is dropped.
-        """
-        layers = self.config.num_decoder_layers
-        if not self.training or self.config.dropout == 0 or layers == 1:
-            return None
-        return self.dropout(like.new_ones(*like.shape[:2], layers - 1, self.config.hidden_size))
 
     def remember(self, annotations: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """What decoding reads of the source, made once per sentence and shared by its beams.

@@ -53,6 +53,23 @@ def scan(step: Step, carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
     return carry, tuple(torch.stack(output, dim=1) for output in zip(*collected, strict=True))
 
 
+def layer_noise(dropout: nn.Dropout, like: Tensor, layers: int, hidden_size: int) -> Tensor | None:
+    """Dropout between stacked layers, drawn for all steps at once: what runs inside a loop has no chance in it.
+
+    Args:
+        dropout: with the rate, in training or not.
+        like: tensor of shape `(R, T, ...)`.
+        layers: number of layers.
+        hidden_size: size H of what an upper layer reads.
+
+    Returns:
+        Factors of shape `(R, T, layers - 1, H)`, or None where nothing is dropped.
+    """
+    if not dropout.training or dropout.p == 0 or layers == 1:
+        return None
+    return dropout(like.new_ones(*like.shape[:2], layers - 1, hidden_size))
+
+
 class GRUCell(nn.Module):
     """Gated recurrent unit on projected inputs (Cho et al. 2014; Bahdanau et al. 2015, appendix A.1.1).
 
