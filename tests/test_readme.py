@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(command: list[str], folder: Path, stdin: str | None = None) -> str:
     program = [sys.executable, *command[1:]] if command[0] == "python" else command
-    if command[0] in ("attnzoo", "accelerate"):
+    if command[0] in ("attnzoo", "torchrun"):
         program = [str(Path(sys.executable).parent / command[0]), *command[1:]]
     done = subprocess.run(program, cwd=folder, input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"

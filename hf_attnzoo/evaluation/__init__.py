@@ -10,7 +10,7 @@ generation_metrics(["2021-03-05"], ["2021-03-05"], tokenize="char")
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .intervals import bootstrap_interval
+from .intervals import bootstrap_interval, wilson_interval
 from .lengths import LengthBin, by_length
 from .scores import (
     TOKENIZERS,
@@ -44,6 +44,7 @@ __all__ = [
     "token_errors",
     "token_matches",
     "bootstrap_interval",
+    "wilson_interval",
     "by_length",
     "plot_by_length",
     "LengthBin",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -62,3 +64,30 @@ def bootstrap_interval(
     sums = sums[sums[:, 1] > 0]
     low, high = np.quantile(sums[:, 0] / sums[:, 1], [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Interval of a share of all-or-nothing sentences (Wilson 1927): honest where all, or none, are right.
+
+    A bootstrap can't draw the mistake that isn't in the sample, and would call 1,000 right of 1,000 certain.
+
+    Args:
+        successes: sentences that are right.
+        trials: sentences.
+        level: confidence, between 0 and 1.
+
+    Returns:
+        Lower and upper end.
+
+    Raises:
+        ValueError: no trials, successes outside 0..trials, or a level out of range.
+    """
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(f"successes={successes}, trials={trials}: there must be a trial, and 0 to all may succeed")
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; it must be between 0 and 1")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, spread = successes / trials, z * z / trials
+    center = (share + spread / 2) / (1 + spread)
+    reach = z / (1 + spread) * (share * (1 - share) / trials + spread / (4 * trials)) ** 0.5
+    return max(0.0, center - reach), min(1.0, center + reach)

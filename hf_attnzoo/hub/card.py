@@ -1,5 +1,6 @@
 """Model cards written by the run they describe: no figure in them is typed by hand."""
 
+import json
 import os
 import platform
 import re
@@ -39,7 +40,7 @@ class RunFacts:
         seconds: wall time of training, evaluations during it included.
         loss_curve: pairs of a step and the training loss reported there.
         metrics: scores on the test split, each `x` with its settings in `x_signature`.
-        intervals: 95 % bootstrap intervals of some of them.
+        intervals: 95 % intervals of some of them, Wilson's for exact match, by bootstrap for the rest.
         samples: source, reference and output of some test pairs.
         recipe: the recipe as YAML.
         has_map: whether `attention.png` lies beside the card.
@@ -145,7 +146,7 @@ import hf_attnzoo  # makes the family known to transformers; without it, pass tr
 from transformers import pipeline
 
 translate = pipeline("attnzoo-translation", model="path/to/this/folder")
-translate({example!r})
+translate({json.dumps(example, ensure_ascii=False)})
 ```"""
 
 

@@ -27,7 +27,7 @@ from transformers import (
 
 from ..attention_maps import attention_map, plot_grid
 from ..data import Seq2SeqCollator, load_source, token_lengths, tokenize_pairs
-from ..evaluation import bootstrap_interval, exact_matches, generation_metrics, token_errors
+from ..evaluation import bootstrap_interval, exact_matches, generation_metrics, token_errors, wilson_interval
 from ..hub import RunFacts, model_card
 from ..models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
 from ..registry import FAMILIES, Family
@@ -394,7 +394,7 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
 def score(
     recipe: Recipe, outputs: list[str], references: list[str]
 ) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
-    """Scores of the test split, and bootstrap intervals where a score is a mean over pairs or tokens.
+    """Scores of the test split, and intervals where a score is a share of pairs or tokens.
 
     Args:
         recipe: whose `evaluation` section says which.
@@ -412,7 +412,7 @@ def score(
     intervals = {}
     if "exact_match" in section.metrics:
         hits = exact_matches(outputs, references, lowercase=section.lowercase)
-        intervals["exact_match"] = bootstrap_interval(hits, seed=recipe.seed)
+        intervals["exact_match"] = wilson_interval(int(hits.sum()), len(hits))
     if "token_error_rate" in section.metrics:
         errors = token_errors(outputs, references, lowercase=section.lowercase, tokenize=section.tokenize)
         intervals["token_error_rate"] = bootstrap_interval(*errors, seed=recipe.seed)

@@ -17,6 +17,7 @@ from hf_attnzoo.evaluation import (
     token_accuracy,
     token_error_rate,
     token_errors,
+    wilson_interval,
 )
 from hf_attnzoo.evaluation.scores import edit_distance
 
@@ -222,3 +223,18 @@ def test_interval_refuses():
         bootstrap_interval([1], level=95)
     with pytest.raises(ValueError, match="resamples is 0"):
         bootstrap_interval([1], resamples=0)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    # n = 10 by hand with z = 1.959964: all right gives [10 / (10 + z^2), 1]; half right 0.5 -+ 0.263406
+    [(10, 10, 0.722467, 1.0), (0, 10, 0.0, 0.277533), (5, 10, 0.236594, 0.763406)],
+)
+def test_wilson_interval(successes, trials, low, high):
+    assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=1e-5)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1, 0), (3, 2), (-1, 2)])
+def test_wilson_interval_refuses(successes, trials):
+    with pytest.raises(ValueError, match=f"successes={successes}, trials={trials}"):
+        wilson_interval(successes, trials)
