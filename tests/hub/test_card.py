@@ -96,7 +96,7 @@ def test_the_card_tells_what_the_run_knows(saved):
     text = saved().read_text(encoding="utf-8")
     assert "# dates: small\n" in text
     assert "A recurrent encoder-decoder, after Bahdanau, Cho and Bengio (2015)." in text
-    assert "translate('5 March 2021')" in text
+    assert 'translate("5 March 2021")' in text
     assert table(text, "metric on the test split") == [
         ["exact match", "0.9877", "0.9800 to 0.9950", "`nrefs:1|case:mixed`"],
         ["BLEU", "99.1235", "", "`nrefs:1|tok:char|version:2.6.0`"],
