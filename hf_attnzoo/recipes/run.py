@@ -308,6 +308,10 @@ def build_trainer(
         The trainer, which chooses the best checkpoint by `evaluation.best_metric`.
     """
     section = recipe.training
+    if section.torch_compile:
+        # Inductor turns a scan over time into a loop that counts, and refuses without this, which fullgraph=True
+        # implies and the Trainer's call of torch.compile doesn't.
+        torch._dynamo.config.capture_scalar_outputs = True
     lower_is_better = recipe.evaluation.best_metric.endswith("error_rate")
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(Path(recipe.output) / CHECKPOINTS),
