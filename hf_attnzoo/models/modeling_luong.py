@@ -218,7 +218,7 @@ class LuongDecoder(nn.Module):
         gates = self.layers[0].rnn.input_proj(embeds)
         # Under autocast the states take the dtype that a step returns them in.
         states = [state.to(gates.dtype) for state in states]
-        noise = layer_noise(self.dropout, gates, self.config.num_decoder_layers, self.config.hidden_size)
+        noise = layer_noise(self.dropout, gates, self.config)
         real = torch.ones(gates.shape[:2], dtype=torch.bool, device=gates.device)
         if attention_mask is not None:
             real = attention_mask.bool()

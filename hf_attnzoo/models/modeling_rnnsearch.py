@@ -178,7 +178,7 @@ class RNNSearchDecoder(nn.Module):
             context = memory["context"].repeat_interleave(rows // memory["context"].shape[0], dim=0)[:, None]
             gates = gates + self.fixed_context_proj(context)
 
-        noise = layer_noise(self.dropout, gates, self.config.num_decoder_layers, self.config.hidden_size)
+        noise = layer_noise(self.dropout, gates, self.config)
 
         def step(carry: Carry, inputs: Carry) -> Stepped:
             gates, *extra = inputs

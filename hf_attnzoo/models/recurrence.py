@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,21 +54,21 @@ def scan(step: Step, carry: Carry, inputs: Carry) -> tuple[Carry, Carry]:
     return carry, tuple(torch.stack(output, dim=1) for output in zip(*collected, strict=True))
 
 
-def layer_noise(dropout: nn.Dropout, like: Tensor, layers: int, hidden_size: int) -> Tensor | None:
+def layer_noise(dropout: nn.Module, like: Tensor, config: Any) -> Tensor | None:
     """Dropout between stacked layers, drawn for all steps at once: what runs inside a loop has no chance in it.
 
     Args:
-        dropout: with the rate, in training or not.
+        dropout: the module that drops, in training or not.
         like: tensor of shape `(R, T, ...)`.
-        layers: number of layers.
-        hidden_size: size H of what an upper layer reads.
+        config: of the family; `dropout`, `num_decoder_layers` and `hidden_size` count.
 
     Returns:
         Factors of shape `(R, T, layers - 1, H)`, or None where nothing is dropped.
     """
-    if not dropout.training or dropout.p == 0 or layers == 1:
+    layers = config.num_decoder_layers
+    if not dropout.training or config.dropout == 0 or layers == 1:
         return None
-    return dropout(like.new_ones(*like.shape[:2], layers - 1, hidden_size))
+    return dropout(like.new_ones(*like.shape[:2], layers - 1, config.hidden_size))
 
 
 class GRUCell(nn.Module):
