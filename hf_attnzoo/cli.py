@@ -78,8 +78,10 @@ def translate(
         raise typer.BadParameter("give a text or --file, not both")
     options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
     if n_best > 1:
+        if beams is not None and beams < n_best:
+            raise typer.BadParameter(f"--beams {beams} can't give --n-best {n_best}: take as many beams, or more")
         options["num_return_sequences"] = n_best
-        options["num_beams"] = max(beams or 0, n_best)
+        options["num_beams"] = beams or n_best
     if lexicon is not None and not replace_unknown:
         raise typer.BadParameter("--lexicon is for --replace-unknown, which is missing")
     with _plain_errors():

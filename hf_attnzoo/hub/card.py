@@ -142,12 +142,15 @@ def _use(facts: RunFacts) -> str:
     return f"""## Use
 
 ```python
-import hf_attnzoo  # makes the family known to transformers; without it, pass trust_remote_code=True
+import hf_attnzoo  # makes the family known to transformers
 from transformers import pipeline
 
 translate = pipeline("attnzoo-translation", model="path/to/this/folder")
 translate({json.dumps(example, ensure_ascii=False)})
-```"""
+```
+
+The code lies beside the weights. Where hf-attnzoo is not installed, and once you trust that code,
+`pipeline(model="path/to/this/folder", trust_remote_code=True)` is the same."""
 
 
 def _results_table(facts: RunFacts, scores: Mapping[str, float]) -> str:

@@ -1,5 +1,6 @@
 """What the configurations of all families have in common."""
 
+import dataclasses
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -38,10 +39,13 @@ class AttnZooConfig(PreTrainedConfig):
             The configuration.
 
         Raises:
-            ValueError: if there is no preset of that name.
+            ValueError: if there is no preset or field of that name.
         """
         if name not in cls.presets:
             raise ValueError(f"name={name!r}: {cls.__name__} has the presets {', '.join(sorted(cls.presets))}")
+        known = [field.name for field in dataclasses.fields(cls)]
+        for override in overrides:
+            check_choice("overrides", override, tuple(known))
         return cls(**{**cls.presets[name], **overrides})
 
     def auto_map_entries(self) -> dict[str, str]:

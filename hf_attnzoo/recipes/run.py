@@ -134,7 +134,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         recipe=recipe.to_yaml(),
         has_map=bool(pictured),
     )
-    save_run(folder, model, tokenizer, facts, pictured)
+    save_run(folder, family, model, tokenizer, facts, pictured)
     shutil.rmtree(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, model, tokenizer, samples, console)
@@ -429,6 +429,7 @@ def _has_attention(model: PreTrainedModel) -> bool:
 
 def save_run(
     folder: Path,
+    family: Family,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     facts: RunFacts,
@@ -438,6 +439,7 @@ def save_run(
 
     Args:
         folder: to write.
+        family: row of the registry.
         model: trained.
         tokenizer: its tokenizer.
         facts: for the card.
@@ -445,8 +447,9 @@ def save_run(
     """
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(scratch, ignore_errors=True)
-    model.save_pretrained(scratch)
-    tokenizer.save_pretrained(scratch)
+    # With the pipeline's code, so that the folder is a pipeline also where this package isn't installed.
+    pipe = pipeline(family.pipelines[0], model=model, tokenizer=tokenizer, device=model.device)
+    pipe.save_pretrained(scratch)
     model_card(facts).save(scratch / "README.md")
     metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps, "seconds": facts.seconds}
     (scratch / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -43,7 +43,9 @@ class ZooTrainer(Seq2SeqTrainer):
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
         self._batch_sampler = TokenBudgetBatchSampler.from_dataset(
-            self.train_dataset, max_tokens=batch_tokens, seed=self.args.data_seed or self.args.seed
+            self.train_dataset,
+            max_tokens=batch_tokens,
+            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
         )
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)

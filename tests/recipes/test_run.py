@@ -1,8 +1,11 @@
 """A run from end to end: what it leaves, and whether what it says about it is true."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -295,3 +298,23 @@ def test_a_file_named_for_one_split_is_all_of_it(recipe_content, tmp_path):
         data[split] = {"source": str(tmp_path / f"{split}.tsv"), "header": False}
     splits = load_splits(build_recipe(recipe_content(tmp_path, data=data)))
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 40, "validation": 3, "test": 5}
+
+
+def test_the_folder_is_a_pipeline_where_the_package_is_missing(tiny_run, tmp_path):
+    source, _, output = tiny_run.samples[0]
+    script = (
+        "import sys; sys.modules['hf_attnzoo'] = None\n"
+        "from transformers import pipeline\n"
+        "pipe = pipeline(model=sys.argv[1], trust_remote_code=True)\n"
+        "print(pipe(sys.argv[2])[0]['translation_text'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tiny_run.model), source],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_HOME": str(tmp_path / "home")},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == output
