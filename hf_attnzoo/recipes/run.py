@@ -346,6 +346,8 @@ def build_trainer(
         dataloader_num_workers=section.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         remove_unused_columns=False,
+        # The trainer's default would turn the cache off in the model's own settings, for evaluation and for good.
+        use_cache=True,
         report_to=[],
     )
     return ZooTrainer(

@@ -318,3 +318,8 @@ def test_the_folder_is_a_pipeline_where_the_package_is_missing(tiny_run, tmp_pat
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == output
+
+
+def test_the_saved_model_decodes_with_a_cache(tiny_run):
+    assert json.loads((tiny_run.model / "config.json").read_text())["use_cache"] is True
+    assert GenerationConfig.from_pretrained(tiny_run.model).use_cache is True
