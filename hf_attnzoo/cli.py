@@ -45,6 +45,7 @@ def train(
     console = make_console()
     with _plain_errors():
         result = run_recipe(load_recipe(find_recipe(recipe), overrides or ()), console)
+        _end_together()
     if not result.samples:
         return
     picture = "; attention.png shows where it looked" if (result.model / "attention.png").is_file() else ""
@@ -198,6 +199,15 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]], title: str | No
     for row in rows:
         table.add_row(*map(Text, row))
     return table
+
+
+def _end_together() -> None:
+    """Let the processes of a run end at the same time: one that leaves early takes the others down with it."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 def _generation_options(**options: Any) -> dict[str, Any]:
