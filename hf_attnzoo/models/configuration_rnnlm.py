@@ -4,7 +4,14 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_attnzoo import AttnZooConfig, check_choice, check_positive, check_probability, check_token_ids
+from .configuration_attnzoo import (
+    AttnZooConfig,
+    check_choice,
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_token_ids,
+)
 
 
 @strict
@@ -86,6 +93,7 @@ class RNNLMConfig(AttnZooConfig):
             num_layers=self.num_layers,
         )
         check_probability(dropout=self.dropout)
+        check_not_negative(initializer_range=self.initializer_range)
         check_token_ids(
             self.vocab_size,
             pad_token_id=self.pad_token_id,

@@ -253,3 +253,8 @@ def test_padding_that_the_model_writes_is_a_word_whether_or_not_the_prompts_are_
             written = model.generate(prompts, prefix_allowed_tokens_fn=allowed, use_cache=use_cache, **options)
             assert written.sequences[0, 4] == PAD
             torch.testing.assert_close(written.logits[1][0], read)
+
+
+def test_a_negative_spread_of_weights_is_refused():
+    with pytest.raises(ValueError, match="initializer_range=-1"):
+        RNNLMConfig(initializer_range=-1)
