@@ -1,0 +1,118 @@
+"""The contracts that the encoder-decoders and the causal language models of the zoo keep, as checks anybody can call.
+
+A family's test file is a few lines:
+
+```python
+import pytest
+from hf_attnzoo.testing import SEQ2SEQ_CONTRACT, scattered
+
+@pytest.mark.parametrize("check", SEQ2SEQ_CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("options", VARIANTS)
+def test_contract(check, options):
+    check(scattered(RNNSearchForConditionalGeneration(RNNSearchConfig.from_preset("tiny", vocab_size=20, **options))))
+```
+
+A causal language model has `CAUSAL_CONTRACT` and `CAUSAL_INTEGRATIONS`; most checks are the same.
+
+Each check takes a small model in evaluation mode, of at least 16 words on either side, and raises AssertionError if
+the model breaks the contract. It leaves the model as it found it.
+"""
+
+from collections.abc import Callable
+
+from transformers import PreTrainedModel
+
+from .batches import ragged_batch, scattered
+from .contract import (
+    check_accumulation,
+    check_base_and_head,
+    check_batch_equals_single,
+    check_beam_scores,
+    check_cache,
+    check_cache_refusals,
+    check_chunked_decoding,
+    check_continuation,
+    check_decoder_refusals,
+    check_dropout,
+    check_empty_text,
+    check_encoder_decoder_outputs,
+    check_encoder_outputs,
+    check_forced_prefix,
+    check_generation_batch,
+    check_gradient_checkpointing,
+    check_gradients,
+    check_hidden_states,
+    check_inputs_embeds,
+    check_outputs,
+    check_padding,
+    check_precision,
+    check_refusals,
+    check_refuses_pickle,
+    check_resize,
+    check_round_trip,
+)
+from .integrations import (
+    check_compile,
+    check_export,
+    check_int8,
+    check_lora,
+    check_remote_code,
+    check_text_generation,
+)
+
+__all__ = [
+    "SEQ2SEQ_CONTRACT",
+    "SEQ2SEQ_INTEGRATIONS",
+    "CAUSAL_CONTRACT",
+    "CAUSAL_INTEGRATIONS",
+    "scattered",
+    "ragged_batch",
+]
+
+_CONTRACT = (
+    check_batch_equals_single,
+    check_padding,
+    check_empty_text,
+    check_generation_batch,
+    check_cache,
+    check_chunked_decoding,
+    check_continuation,
+    check_beam_scores,
+    check_round_trip,
+    check_base_and_head,
+    check_refuses_pickle,
+    check_accumulation,
+    check_gradients,
+    check_gradient_checkpointing,
+    check_dropout,
+    check_precision,
+    check_resize,
+    check_refusals,
+    check_outputs,
+)
+
+SEQ2SEQ_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    *_CONTRACT,
+    check_forced_prefix,
+    check_encoder_outputs,
+    check_decoder_refusals,
+    check_encoder_decoder_outputs,
+)
+"""What holds for every variant of every encoder-decoder; each takes a moment."""
+
+CAUSAL_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    *_CONTRACT,
+    check_inputs_embeds,
+    check_cache_refusals,
+    check_hidden_states,
+)
+"""What holds for every variant of every causal language model; each takes a moment."""
+
+
+_INTEGRATIONS = (check_compile, check_export, check_remote_code, check_lora, check_int8)
+
+SEQ2SEQ_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATIONS
+"""What needs a compiler, a process or another package: seconds each, for one or two variants of a family."""
+
+CAUSAL_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = (*_INTEGRATIONS, check_text_generation)
+"""The same for causal language models."""

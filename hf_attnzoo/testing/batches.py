@@ -1,0 +1,133 @@
+"""What the checks are made of: small batches, and comparisons of what a model gives for them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from transformers import (
+    PreTrainedModel,
+)
+from transformers.utils import ModelOutput
+
+# Real ids of the checks' batches; ids below are special.
+FIRST_ID, LAST_ID = 4, 15
+
+
+def scattered(model: PreTrainedModel, seed: int = 0, std: float = 0.3) -> PreTrainedModel:
+    """Give every parameter a random value far from its initialisation, so that no part of the model is silent.
+
+    Args:
+        model: any model.
+        seed: of the values.
+        std: their standard deviation.
+
+    Returns:
+        The same model, in evaluation mode.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+    return model.eval()
+
+
+def ragged_batch(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """Texts of lengths 6, 3 and 1 padded on the right, and what is to be predicted from them.
+
+    Args:
+        model: whose padding and end ids are used.
+
+    Returns:
+        `input_ids` of shape `(3, 6)`, and `labels`: of an encoder-decoder others, of lengths 4, 5 and 2, shape
+        `(3, 5)`; of a causal language model the ids themselves, shape `(3, 6)`.
+    """
+    generator = torch.Generator().manual_seed(1)
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
+    input_ids = torch.randint(FIRST_ID, LAST_ID + 1, (3, 6), generator=generator)
+    labels = torch.randint(FIRST_ID, LAST_ID + 1, (3, 5), generator=generator)
+    for row, (source, target) in enumerate(zip((6, 3, 1), (4, 5, 2), strict=True)):
+        input_ids[row, source - 1] = end
+        input_ids[row, source:] = pad
+        labels[row, target - 1] = end
+        labels[row, target:] = -100
+    if not model.config.is_encoder_decoder:
+        labels = input_ids.masked_fill(input_ids == pad, -100)
+    return input_ids, labels
+
+
+def padded_left(input_ids: Tensor, pad: int) -> Tensor:
+    return torch.stack([row[torch.argsort((row != pad).long(), stable=True)] for row in input_ids])
+
+
+def prompts_for(model: PreTrainedModel) -> Tensor:
+    """What `generate()` starts from: the sources, or texts that have no end yet, padded on the left."""
+    input_ids, _ = ragged_batch(model)
+    if model.config.is_encoder_decoder:
+        return input_ids
+    left = padded_left(input_ids, model.config.pad_token_id)
+    return left.masked_fill(left == model.config.eos_token_id, FIRST_ID)
+
+
+def prompt_length(model: PreTrainedModel, prompts: Tensor) -> int:
+    """Ids in front of what `generate()` writes: the start token, or the prompt."""
+    return 1 if model.config.is_encoder_decoder else prompts.shape[1]
+
+
+def newly_written(model: PreTrainedModel, prompts: Tensor, **options: object) -> Tensor:
+    """What `generate()` writes, without what stood before it."""
+    return model.generate(prompts, **options)[:, prompt_length(model, prompts) :]
+
+
+def decoder_of(model: PreTrainedModel) -> tuple[Tensor, Callable[..., ModelOutput]]:
+    """Ids that a decoder reads, and the model as a function of them alone."""
+    input_ids, labels = ragged_batch(model)
+    if not model.config.is_encoder_decoder:
+        whole = input_ids.masked_fill(input_ids == model.config.pad_token_id, LAST_ID)
+        return whole, lambda ids, **options: model(input_ids=ids, **options)
+    target = model.prepare_decoder_input_ids_from_labels(labels)
+    return target, lambda ids, **options: model(input_ids=input_ids, decoder_input_ids=ids, **options)
+
+
+def aligned_logits(model: PreTrainedModel, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Each logit next to the label that it predicts."""
+    return (logits, labels) if model.config.is_encoder_decoder else (logits[:, :-1], labels[:, 1:])
+
+
+def auto_class_of(model: PreTrainedModel) -> str:
+    return next(auto for auto, name in model.config.auto_classes.items() if name == type(model).__name__)
+
+
+def written_embeddings(model: PreTrainedModel) -> torch.nn.Embedding:
+    """Embedding of the vocabulary that is predicted."""
+    encoder_decoder = model.config.is_encoder_decoder
+    return model.get_decoder_input_embeddings() if encoder_decoder else model.get_input_embeddings()
+
+
+def single_row(input_ids: Tensor, labels: Tensor, row: int, pad: int) -> tuple[Tensor, Tensor]:
+    kept, scored = input_ids[row] != pad, labels[row] != -100
+    return input_ids[row : row + 1, kept], labels[row : row + 1, scored]
+
+
+def assert_close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+def loss_and_gradients(model: PreTrainedModel, **inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad()
+    loss = model(**inputs).loss
+    loss.backward()
+    gradients = {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+    }
+    model.zero_grad()
+    return loss.detach(), gradients
+
+
+def assert_equal_gradients(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float = 1e-5) -> None:
+    for name, gradient in one.items():
+        torch.testing.assert_close(gradient, other[name], atol=tolerance, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def cross_attentions_of(output: ModelOutput) -> tuple[Tensor, ...]:
+    return getattr(output, "cross_attentions", None) or ()

@@ -1,0 +1,209 @@
+"""The checks that need a compiler, a process or another package: seconds each, for one or two variants of a family."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from .batches import (
+    FIRST_ID,
+    assert_close,
+    auto_class_of,
+    newly_written,
+    prompts_for,
+    ragged_batch,
+)
+
+
+def _forward_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
+    """What a forward pass needs, its mask included."""
+    input_ids, labels = ragged_batch(model)
+    inputs = {"input_ids": input_ids, "attention_mask": (input_ids != model.config.pad_token_id).long()}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+    return inputs
+
+
+def check_compile(model: PreTrainedModel) -> None:
+    """`torch.compile` takes the forward pass without a graph break, and gives equal outputs at two shapes."""
+    # The backend that only traces: Inductor takes a minute, and what it makes of a graph is its own affair.
+    inputs = _forward_inputs(model)
+    del inputs["attention_mask"]
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    for given in (inputs, {name: ids[:2, :-2] for name, ids in inputs.items()}):
+        assert_close(compiled(**given, use_cache=False).logits, model(**given, use_cache=False).logits)
+    torch._dynamo.reset()
+
+
+def check_export(model: PreTrainedModel) -> None:
+    """`torch.export` with a dynamic batch and dynamic lengths gives a program that is right on others."""
+    inputs = _forward_inputs(model)
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors: Tensor) -> Tensor:
+            return self.model(**dict(zip(inputs, tensors, strict=True)), use_cache=False).logits
+
+    batch = torch.export.Dim("batch", min=1, max=64)
+    source, written = torch.export.Dim("source", min=1, max=512), torch.export.Dim("target", min=1, max=512)
+    lengths = {"input_ids": source, "attention_mask": source, "decoder_input_ids": written}
+    shapes = tuple({0: batch, 1: lengths[name]} for name in inputs)
+    longer = {name: torch.cat([ids, ids[:, :3]], dim=1)[:2] for name, ids in inputs.items()}
+    with torch.no_grad():
+        program = torch.export.export(Logits().eval(), tuple(inputs.values()), dynamic_shapes=(shapes,)).module()
+        for given in (inputs, longer, {name: ids[:1, :1] for name, ids in inputs.items()}):
+            assert_close(program(*given.values()), model(**given, use_cache=False).logits)
+
+
+def _run_elsewhere(script: str, *arguments: object) -> object:
+    """What a script prints last, as JSON, run where hf_attnzoo can't be imported and there is no network."""
+    prelude = """
+        import json, sys
+        sys.modules["hf_attnzoo"] = None  # an import of it now fails
+        import torch
+        import transformers
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(script), json.dumps(arguments)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": folder},
+            cwd=folder,
+            check=False,
+        )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def check_remote_code(model: PreTrainedModel) -> None:
+    """A saved model loads by every auto class where hf_attnzoo can't be imported; saved from there, it still does."""
+    script = """
+        first, second, classes, head, prompts = json.loads(sys.argv[1])
+        for name in classes:
+            loaded = getattr(transformers, name).from_pretrained(first, trust_remote_code=True)
+        model = getattr(transformers, head).from_pretrained(first, trust_remote_code=True)
+        model.save_pretrained(second)
+        again = transformers.AutoModel.from_pretrained(second, trust_remote_code=True)
+        assert all(torch.equal(a, b) for a, b in zip(model.base_model.parameters(), again.parameters()))
+        model = getattr(transformers, head).from_pretrained(second, trust_remote_code=True)
+        print(json.dumps(model.generate(torch.tensor(prompts), num_beams=2, max_new_tokens=6).tolist()))
+    """
+    prompts = prompts_for(model)
+    expected = model.generate(prompts, num_beams=2, max_new_tokens=6).tolist()
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = str(Path(folder) / "first"), str(Path(folder) / "second")
+        model.save_pretrained(first)
+        classes = list(model.config.auto_classes)
+        assert _run_elsewhere(script, first, second, classes, auto_class_of(model), prompts.tolist()) == expected
+
+
+def check_lora(model: PreTrainedModel) -> None:
+    """LoRA on all linear layers is neutral at first, trains, and merges into the same outputs. Needs `peft`."""
+    from peft import LoraConfig, get_peft_model
+
+    input_ids, labels = ragged_batch(model)
+    expected = model(input_ids=input_ids, labels=labels)
+    task_type = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    config = LoraConfig(r=2, target_modules="all-linear", task_type=task_type)
+    adapted = get_peft_model(copy.deepcopy(model), config).eval()
+    assert_close(adapted(input_ids=input_ids, labels=labels).logits, expected.logits)
+    optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
+    for _ in range(5):
+        optimizer.zero_grad()
+        adapted(input_ids=input_ids, labels=labels).loss.backward()
+        unused = [n for n, p in adapted.named_parameters() if p.requires_grad and p.grad is None]
+        assert not unused, f"adapters that nothing runs through: {unused}"
+        optimizer.step()
+    trained = adapted(input_ids=input_ids, labels=labels)
+    assert trained.loss < expected.loss
+    assert_close(adapted.merge_and_unload()(input_ids=input_ids, labels=labels).logits, trained.logits, 1e-4)
+
+
+def check_int8(model: PreTrainedModel) -> None:
+    """Dynamic 8-bit quantisation of the linear layers stays close, and the original as it was."""
+    input_ids, labels = ragged_batch(model)
+    before = model(input_ids=input_ids, labels=labels).logits
+    quantized = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {torch.nn.Linear}, dtype=torch.qint8)
+    logits = quantized(input_ids=input_ids, labels=labels).logits
+    assert (logits - before).abs().mean() < 0.1 * before.abs().mean()
+    assert quantized.generate(prompts_for(model), max_new_tokens=4).shape[0] == 3
+    assert torch.equal(model(input_ids=input_ids, labels=labels).logits, before)
+
+
+def _word_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerFast:
+    """A tokenizer whose words are `w4`, `w5` and so on up to the last id, and that begins every text with `<s>`."""
+    special = {model.config.pad_token_id: "<pad>", model.config.bos_token_id: "<s>", model.config.eos_token_id: "</s>"}
+    vocab = {special.get(index, f"w{index}"): index for index in range(model.config.vocab_size)}
+    tokenizer = Tokenizer(WordLevel(vocab, unk_token=f"w{FIRST_ID}"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", model.config.bos_token_id)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        padding_side="left",
+        **{"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"},
+    )
+
+
+def check_text_generation(model: PreTrainedModel) -> None:
+    """`pipeline("text-generation")` goes on from each prompt of a batch as `generate()` does, with and without the
+    package, returns as many texts as it's asked for, and streams them."""
+    script = """
+        folder, prompts, options = json.loads(sys.argv[1])
+        pipe = transformers.pipeline("text-generation", model=folder, trust_remote_code=True)
+        print(json.dumps([texts[0]["generated_text"] for texts in pipe(prompts, batch_size=3, **options)]))
+    """
+    tokenizer = _word_tokenizer(model)
+    prompts = ["w5 w6 w7 w8", "w9", "w10 w11"]
+    options = {"max_new_tokens": 5, "do_sample": False}
+    expected = []
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        expected.append(tokenizer.decode(newly_written(model, ids, **options)[0], skip_special_tokens=True))
+    assert any(expected), "the model says nothing: the check wants another one"
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        pipe = transformers.pipeline("text-generation", model=folder)
+        for batch_size in (1, 3):
+            answers = pipe(prompts, batch_size=batch_size, return_full_text=False, **options)
+            assert [texts[0]["generated_text"] for texts in answers] == expected
+        full = [prompt + text for prompt, text in zip(prompts, expected, strict=True)]
+        assert [texts[0]["generated_text"] for texts in pipe(prompts, **options)] == full
+        for search in ({"do_sample": True}, {"do_sample": False, "num_beams": 3}):
+            answers = pipe(prompts, num_return_sequences=3, max_new_tokens=5, batch_size=2, **search)
+            assert [len(texts) for texts in answers] == [3, 3, 3]
+            for prompt, texts in zip(prompts, answers, strict=True):
+                assert all(text["generated_text"].startswith(prompt) for text in texts)
+        assert _run_elsewhere(script, folder, prompts, options) == full
+
+    class Collector(transformers.TextStreamer):
+        text = ""
+
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            self.text += text
+
+    for prompt, text in zip(prompts, expected, strict=True):
+        streamer = Collector(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        pipe(prompt, streamer=streamer, **options)
+        assert streamer.text.split() == text.split()
