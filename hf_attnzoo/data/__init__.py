@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from .collators import Seq2SeqCollator, tokenize_pairs
     from .dates import locale_names
     from .readers import load_pairs
-    from .sources import SOURCES, load_source
+    from .sources import SOURCES, load_source, references
     from .splits import SPLITS, split_of
 
 _HOMES = {
     "load_source": "sources",
     "SOURCES": "sources",
+    "references": "sources",
     "load_pairs": "readers",
     "locale_names": "dates",
     "SPLITS": "splits",
@@ -30,6 +31,7 @@ _HOMES = {
 __all__ = [
     "load_source",
     "SOURCES",
+    "references",
     "load_pairs",
     "locale_names",
     "SPLITS",

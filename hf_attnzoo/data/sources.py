@@ -8,10 +8,11 @@ from collections.abc import Callable
 from datasets import Dataset, IterableDataset
 
 from .dates import dates
+from .g2p import g2p
 from .readers import load_pairs
 from .sequences import copy, reverse
 
-SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy}
+SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy, "g2p": g2p}
 """Built-in sources by name: functions of `(split, size, ...)`."""
 
 
@@ -50,3 +51,12 @@ def load_source(name_or_path: str | os.PathLike, split: str | None = None, **opt
         if not nearest:
             raise
         raise FileNotFoundError(f"{error}; did you mean the built-in source {nearest[0]!r}?") from error
+
+
+def references(rows: Dataset) -> list[str] | list[list[str]]:
+    """What outputs for these rows are scored against: the column `references` where there is one, else the targets.
+
+    Args:
+        rows: with the column `target`, and `references`, lists of accepted texts, if there are several.
+    """
+    return list(rows["references" if "references" in rows.column_names else "target"])
