@@ -21,7 +21,8 @@ class DataSection:
     """Where the pairs of texts come from.
 
     Args:
-        source: a built-in source (`dates`, `g2p`, `reverse`, `copy`), a file, a folder, or the name of a dataset on the Hub.
+        source: a built-in source (`dates`, `g2p`, `reverse`, `copy`), a file, a folder, or the name of a dataset on
+            the Hub.
         options: arguments of the source, for all splits; see `hf_attnzoo.data`.
         train: arguments for the training split alone, `source` and `split` among them if they differ.
         validation: the same for the split that chooses the best checkpoint.

@@ -155,7 +155,8 @@ def text_metrics(
     Args:
         tokenizer: to read ids with.
         evaluation: which scores.
-        references: the targets, or lists of accepted ones, as texts. The labels wouldn't do: a rare word is `<unk>` there.
+        references: the targets, or lists of accepted ones, as texts. The labels wouldn't do: a rare word is `<unk>`
+            there.
 
     Returns:
         Function from generated ids to the scores.
