@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
+    from .models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
+    from .models.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
     from .pipelines import TranslationPipeline
 
@@ -33,6 +35,8 @@ __all__ = [
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",
+    "ShowAttendTellImageProcessor",
+    "ShowAttendTellProcessor",
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",
@@ -45,6 +49,8 @@ _LAZY = {
     "attention_map": "attention_maps",
     "AttnZooTokenizer": "models.tokenization_attnzoo",
     "train_tokenizer": "models.tokenization_attnzoo",
+    "ShowAttendTellImageProcessor": "models.image_processing_show_attend_tell",
+    "ShowAttendTellProcessor": "models.processing_show_attend_tell",
     "TranslationPipeline": "pipelines",
 }
 

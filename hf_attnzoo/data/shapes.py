@@ -1,8 +1,8 @@
 """The built-in source `shapes`: pictures of coloured shapes, captions that say which and where, and their true boxes.
 
 A picture shows one shape, or a large and a small one. The caption names the large one first, and says on which side of
-the small one it lies: `"a red circle above a blue square"`. The two sizes never meet, and the distance along one axis is
-at least twice that along the other, so that a picture determines its caption and a perfect model reaches 100 %.
+the small one it lies: `"a red circle above a blue square"`. The two sizes never meet, and the distance along one axis
+is at least twice that along the other, so that a picture determines its caption and a perfect model reaches 100 %.
 """
 
 import functools
