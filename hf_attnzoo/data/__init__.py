@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .batching import TokenBudgetBatchSampler, token_lengths
     from .captions import load_captions, one_row_per_caption
-    from .collators import Seq2SeqCollator, tokenize_pairs
+    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_pairs
     from .dates import locale_names
     from .readers import load_pairs
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source
@@ -28,6 +28,7 @@ _HOMES = {
     "split_of": "splits",
     "tokenize_pairs": "collators",
     "Seq2SeqCollator": "collators",
+    "CaptionCollator": "collators",
     "TokenBudgetBatchSampler": "batching",
     "token_lengths": "batching",
 }
@@ -45,6 +46,7 @@ __all__ = [
     "split_of",
     "tokenize_pairs",
     "Seq2SeqCollator",
+    "CaptionCollator",
     "TokenBudgetBatchSampler",
     "token_lengths",
 ]
