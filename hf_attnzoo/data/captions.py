@@ -320,7 +320,9 @@ def _from_dataset(
     if not kept:
         raise ValueError(f"{where}: no usable rows")
     images = dataset.with_format(None).select_columns([image_column]).select(kept)
-    images = images.rename_column(image_column, "image").cast_column("image", Image())
+    if image_column != "image":
+        images = images.rename_column(image_column, "image")
+    images = images.cast_column("image", Image())
     images = images.add_column("caption", [captions[0] for captions in texts], feature=Value("string"))
     return images.add_column("captions", texts, feature=List(Value("string")))
 
