@@ -135,7 +135,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a model's translations of a dataset."""
-    from .data import load_source
+    from .data import load_source, references
     from .evaluation import generation_metrics
     from .recipes.reading import read_yaml
     from .recipes.reporting import make_console
@@ -148,11 +148,11 @@ def evaluate(
         if "name_or_path" in arguments:
             raise ValueError(f"name_or_path={arguments['name_or_path']}: the data has been named already, {data}")
         rows = load_source(data, **arguments)
-        sources, references = list(rows["source"]), list(rows["target"])
+        sources = list(rows["source"])
         generation = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
         results = _pipeline(model)(sources, batch_size=batch_size, **generation)
         outputs = [item["translation_text"] for item in results]
-        scores = generation_metrics(outputs, references, **settings)
+        scores = generation_metrics(outputs, references(rows), **settings)
     if as_json:
         typer.echo(json.dumps({"pairs": len(outputs), **scores}, ensure_ascii=False))
         return

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from .collators import CaptionCollator, Seq2SeqCollator, tokenize_pairs
     from .dates import locale_names
     from .readers import load_pairs
-    from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source
+    from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
 
 _HOMES = {
     "load_source": "sources",
     "SOURCES": "sources",
+    "references": "sources",
     "load_caption_source": "sources",
     "CAPTION_SOURCES": "sources",
     "load_pairs": "readers",
@@ -36,6 +37,7 @@ _HOMES = {
 __all__ = [
     "load_source",
     "SOURCES",
+    "references",
     "load_caption_source",
     "CAPTION_SOURCES",
     "load_pairs",

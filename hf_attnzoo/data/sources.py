@@ -9,11 +9,12 @@ from datasets import Dataset, IterableDataset
 
 from .captions import load_captions
 from .dates import dates
+from .g2p import g2p
 from .readers import load_pairs
 from .sequences import copy, reverse
 from .shapes import shapes
 
-SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy}
+SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy, "g2p": g2p}
 """Built-in sources of pairs of texts by name: functions of `(split, size, ...)`."""
 
 CAPTION_SOURCES: dict[str, Callable[..., Dataset]] = {"shapes": shapes}
@@ -81,3 +82,12 @@ def _load(
         if not nearest:
             raise
         raise FileNotFoundError(f"{error}; did you mean the built-in source {nearest[0]!r}?") from error
+
+
+def references(rows: Dataset) -> list[str] | list[list[str]]:
+    """What outputs for these rows are scored against: the column `references` where there is one, else the targets.
+
+    Args:
+        rows: with the column `target`, and `references`, lists of accepted texts, if there are several.
+    """
+    return list(rows["references" if "references" in rows.column_names else "target"])

@@ -18,6 +18,13 @@ def check_split(split: str) -> str:
     return split
 
 
+def check_seed(seed: int) -> int:
+    """Return `seed`, or raise a `ValueError` that says what a seed is."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(f"seed={seed!r} must be an integer")
+    return seed
+
+
 def split_of(text: str) -> str:
     """The split a text belongs to: 90 % `train`, 5 % `validation`, 5 % `test`.
 
@@ -45,8 +52,7 @@ def draw_rows(
     check_split(split)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"size={size!r} must be an integer of at least 1")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ValueError(f"seed={seed!r} must be an integer")
+    check_seed(seed)
     # Seeding with text goes through SHA-512: equal on every machine, and splits share no stream
     generator = random.Random(f"{name}/{split}/{seed}")
     rows: dict[str, dict[str, Any]] = {}

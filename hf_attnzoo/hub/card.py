@@ -15,6 +15,7 @@ _VERSIONS = ("hf-attnzoo", "transformers", "torch", "tokenizers", "datasets", "a
 # Where a score lies on the scale that the Hub shows it on, and what it is called there.
 _METRIC_NAMES = {
     "exact_match": "exact match",
+    "sequence_error_rate": "sequence error rate",
     "token_error_rate": "token error rate",
     "token_accuracy": "token accuracy",
     "bleu": "BLEU",

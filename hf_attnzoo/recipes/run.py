@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from ..attention_maps import attention_map, plot_grid
-from ..data import Seq2SeqCollator, load_source, token_lengths, tokenize_pairs
+from ..data import Seq2SeqCollator, load_source, references, token_lengths, tokenize_pairs
 from ..evaluation import bootstrap_interval, exact_matches, generation_metrics, token_errors, wilson_interval
 from ..hub import RunFacts, model_card
 from ..models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
@@ -94,7 +94,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
-    trainer = build_trainer(recipe, model, tokenizer, datasets, texts["validation"]["target"], console)
+    trainer = build_trainer(recipe, model, tokenizer, datasets, references(texts["validation"]), console)
     _rehearse(recipe, trainer)
     checkpoint = claim_output(recipe, texts, trainer.is_world_process_zero())
     train(trainer, checkpoint)
@@ -106,7 +106,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         return RunResult(output / MODEL, {}, [], seconds)
 
     outputs = decode_rows(tokenizer, predicted.predictions)
-    metrics, intervals = score(recipe, outputs, texts["test"]["target"])
+    metrics, intervals = score(recipe, outputs, references(texts["test"]))
     samples = list(zip(texts["test"]["source"], texts["test"]["target"], outputs, strict=True))
     samples = samples[: recipe.evaluation.samples]
     pictured = samples[: recipe.evaluation.maps] if _has_attention(model) else []
@@ -291,7 +291,7 @@ def build_trainer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     datasets: dict[str, Dataset],
-    references: Sequence[str],
+    accepted: Sequence[str] | Sequence[Sequence[str]],
     console: Console | None = None,
 ) -> ZooTrainer:
     """The trainer of a recipe.
@@ -301,7 +301,7 @@ def build_trainer(
         model: to train.
         tokenizer: saved with every checkpoint.
         datasets: tokenised `train` and `validation` splits.
-        references: targets of the validation split, as texts.
+        accepted: for each row of the validation split its target, or all targets that are right, as texts.
         console: where to report to. Default: `None`, standard output.
 
     Returns:
@@ -359,7 +359,7 @@ def build_trainer(
         eval_dataset=datasets["validation"],
         data_collator=Seq2SeqCollator(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=text_metrics(tokenizer, recipe.evaluation, references),
+        compute_metrics=text_metrics(tokenizer, recipe.evaluation, accepted),
         callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
     )
 
@@ -398,29 +398,31 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
 
 
 def score(
-    recipe: Recipe, outputs: list[str], references: list[str]
+    recipe: Recipe, outputs: list[str], accepted: Sequence[str] | Sequence[Sequence[str]]
 ) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
     """Scores of the test split, and intervals where a score is a share of pairs or tokens.
 
     Args:
         recipe: whose `evaluation` section says which.
         outputs: what the model wrote.
-        references: what it should have written.
+        accepted: for each output what it should have been, or all that it might have been.
 
     Returns:
         Scores with their signatures, and intervals by score.
     """
     section = recipe.evaluation
-    references = list(references)
     metrics = generation_metrics(
-        outputs, references, lowercase=section.lowercase, tokenize=section.tokenize, names=section.metrics
+        outputs, accepted, lowercase=section.lowercase, tokenize=section.tokenize, names=section.metrics
     )
     intervals = {}
     if "exact_match" in section.metrics:
-        hits = exact_matches(outputs, references, lowercase=section.lowercase)
+        hits = exact_matches(outputs, accepted, lowercase=section.lowercase)
         intervals["exact_match"] = wilson_interval(int(hits.sum()), len(hits))
+    if "sequence_error_rate" in section.metrics:
+        hits = exact_matches(outputs, accepted, lowercase=section.lowercase)
+        intervals["sequence_error_rate"] = wilson_interval(int((1 - hits).sum()), len(hits))
     if "token_error_rate" in section.metrics:
-        errors = token_errors(outputs, references, lowercase=section.lowercase, tokenize=section.tokenize)
+        errors = token_errors(outputs, accepted, lowercase=section.lowercase, tokenize=section.tokenize)
         intervals["token_error_rate"] = bootstrap_interval(*errors, seed=recipe.seed)
     return metrics, intervals
 

@@ -21,7 +21,8 @@ class DataSection:
     """Where the pairs of texts come from.
 
     Args:
-        source: a built-in source (`dates`, `reverse`, `copy`), a file, a folder, or the name of a dataset on the Hub.
+        source: a built-in source (`dates`, `g2p`, `reverse`, `copy`), a file, a folder, or the name of a dataset on
+            the Hub.
         options: arguments of the source, for all splits; see `hf_attnzoo.data`.
         train: arguments for the training split alone, `source` and `split` among them if they differ.
         validation: the same for the split that chooses the best checkpoint.
@@ -121,7 +122,8 @@ class EvaluationSection:
     """What is measured.
 
     Args:
-        metrics: any of `exact_match`, `token_error_rate`, `token_accuracy`, `bleu`, `chrf`.
+        metrics: any of `exact_match`, `sequence_error_rate`, `token_error_rate`, `token_accuracy`, `bleu`,
+            `chrf`.
         best_metric: which of them chooses the best checkpoint.
         tokenize: tokens of BLEU and of the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.

@@ -146,14 +146,17 @@ def decode_rows(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]
 
 
 def text_metrics(
-    tokenizer: PreTrainedTokenizerBase, evaluation: EvaluationSection, references: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase,
+    evaluation: EvaluationSection,
+    references: Sequence[str] | Sequence[Sequence[str]],
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """`compute_metrics` of a trainer: scores of what the model wrote by itself, never of teacher-forced output.
 
     Args:
         tokenizer: to read ids with.
         evaluation: which scores.
-        references: the targets as texts. The labels wouldn't do: a rare word is `<unk>` there.
+        references: the targets, or lists of accepted ones, as texts. The labels wouldn't do: a rare word is `<unk>`
+            there.
 
     Returns:
         Function from generated ids to the scores.

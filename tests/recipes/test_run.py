@@ -18,7 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 from hf_attnzoo.data import load_source
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
-from hf_attnzoo.recipes.run import check_reload, data_name, load_splits
+from hf_attnzoo.recipes.run import check_reload, data_name, load_splits, score
 from hf_attnzoo.registry import FAMILIES
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -47,6 +47,21 @@ def test_the_folder_holds_the_model_and_nothing_unsafe(tiny_run):
     # No checkpoints, no scratch folder.
     assert [path.name for path in tiny_run.model.parent.iterdir()] == ["model"]
     assert (tiny_run.model / "attention.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_every_accepted_target_counts_as_right(recipe_content, tmp_path):
+    evaluation = {
+        "metrics": ["sequence_error_rate", "token_error_rate"],
+        "best_metric": "sequence_error_rate",
+        "tokenize": "none",
+    }
+    recipe = build_recipe(recipe_content(tmp_path, evaluation=evaluation))
+    # The first is its second reference; the second is one edit from its nearer reference, which has two tokens.
+    metrics, intervals = score(recipe, ["K AE T", "D"], [["K AH T", "K AE T"], ["D AO G Z", "D AO"]])
+    assert metrics["sequence_error_rate"] == 0.5
+    assert metrics["token_error_rate"] == 1 / 5
+    # Wilson, n = 2, p = 1/2: 1/2 -+ z sqrt(1/8 + z^2 / 16) / (1 + z^2 / 2)
+    assert intervals["sequence_error_rate"] == pytest.approx((0.0945, 0.9055), abs=1e-4)
 
 
 def test_the_scores_are_those_of_the_saved_model(tiny_run, recipe_content, tmp_path):
