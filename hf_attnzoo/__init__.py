@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
     from .models.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
-    from .pipelines import TranslationPipeline
+    from .pipelines import CaptioningPipeline, TranslationPipeline
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",
+    "CaptioningPipeline",
     "AttentionMap",
     "attention_map",
 ]
@@ -52,6 +53,7 @@ _LAZY = {
     "ShowAttendTellImageProcessor": "models.image_processing_show_attend_tell",
     "ShowAttendTellProcessor": "models.processing_show_attend_tell",
     "TranslationPipeline": "pipelines",
+    "CaptioningPipeline": "pipelines",
 }
 
 

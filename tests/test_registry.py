@@ -26,6 +26,8 @@ import hf_attnzoo""",
     "pipelines, then the package": "from transformers import pipeline; import hf_attnzoo",
     "a model's module": "from hf_attnzoo.models.modeling_rnnsearch import RNNSearchModel",
     "the pipeline's module": "from hf_attnzoo.pipelines.translation import TranslationPipeline",
+    "the other pipeline's module": "from hf_attnzoo.pipelines.captioning import CaptioningPipeline",
+    "what pipelines share": "import hf_attnzoo.pipelines.generating",
 }
 
 QUESTIONS = """
@@ -48,6 +50,7 @@ answers = [
     type(pipe) is hf_attnzoo.TranslationPipeline,
     type(pipe.model) is hf_attnzoo.RNNSearchForConditionalGeneration,
     "attnzoo-translation" in PIPELINE_REGISTRY.get_supported_tasks(),
+    PIPELINE_REGISTRY.check_task("attnzoo-captioning")[1]["impl"] is hf_attnzoo.CaptioningPipeline,
 ]
 """
 
@@ -103,7 +106,7 @@ def test_importing_the_package_imports_nothing_heavy(answers):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_transformers_knows_the_families_in_every_order_of_imports(answers, order):
-    assert answers[order] == [True] * 8
+    assert answers[order] == [True] * 9
 
 
 def test_names_are_lazy_and_listed():
