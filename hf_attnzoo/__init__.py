@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
+    from .models.configuration_show_attend_tell import ShowAttendTellConfig
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
+    from .models.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration, ShowAttendTellModel
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
     from .pipelines import TranslationPipeline
 
@@ -33,6 +35,9 @@ __all__ = [
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",
+    "ShowAttendTellConfig",
+    "ShowAttendTellModel",
+    "ShowAttendTellForConditionalGeneration",
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",
