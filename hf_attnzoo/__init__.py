@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
+    from .models.configuration_show_attend_tell import ShowAttendTellConfig
     from .models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
+    from .models.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration, ShowAttendTellModel
     from .models.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
     from .pipelines import CaptioningPipeline, TranslationPipeline
@@ -35,6 +37,9 @@ __all__ = [
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",
+    "ShowAttendTellConfig",
+    "ShowAttendTellModel",
+    "ShowAttendTellForConditionalGeneration",
     "ShowAttendTellImageProcessor",
     "ShowAttendTellProcessor",
     "AttnZooTokenizer",

@@ -23,7 +23,7 @@ class Family:
         paper: where it comes from.
         summary: what it is, in a few words.
         task: what recipes train it for, and what its data looks like; `"seq2seq"` is pairs of texts,
-            `"causal-lm"` plain text.
+            `"causal-lm"` plain text, `"image-to-text"` pictures and their captions.
         pipelines: tasks of `transformers.pipeline` that it serves.
         head: auto class that recipes and commands load it by.
         image_processor: class name in `image_processing_<name>.py`, if the family reads images.
@@ -85,6 +85,17 @@ FAMILIES: dict[str, Family] = {
             task="causal-lm",
             pipelines=("text-generation",),
             head="AutoModelForCausalLM",
+        ),
+        Family(
+            name="show_attend_tell",
+            config="ShowAttendTellConfig",
+            paper="Xu et al. (2015)",
+            summary="captions of pictures: convolutions, and an LSTM with soft or hard attention over their grid",
+            task="image-to-text",
+            pipelines=("attnzoo-captioning",),
+            head="AutoModelForImageTextToText",
+            image_processor="ShowAttendTellImageProcessor",
+            processor="ShowAttendTellProcessor",
         ),
     )
 }
