@@ -247,6 +247,9 @@ _FOLLOW_UPS: dict[str, Callable[[ModuleType], None]] = {
 # when the other is complete; whichever ends last makes the link.
 _loading: set[str] = set()
 
+# Module that is being imported -> registry that waits for it.
+_waiting: dict[str, str] = {}
+
 
 def _is_loaded(name: str) -> bool:
     return name in sys.modules and name not in _loading
@@ -256,13 +259,14 @@ def _connect(name: str) -> None:
     """Do what the complete import of `name` has made possible."""
     if name in _FOLLOW_UPS:
         _FOLLOW_UPS[name](sys.modules[name])
-    for registry, needed in _NEEDED.items():
-        if name == needed and _is_loaded(registry):
-            _connect(registry)
+    if name in _waiting:
+        _connect(_waiting.pop(name))
+    if _NEEDED.get(name) in _loading:
+        _waiting[_NEEDED[name]] = name
+        return
     for registry, ours, link in _LINKS:
         if name == registry and ours not in sys.modules:
-            if _NEEDED.get(registry) not in _loading:
-                importlib.import_module(ours)
+            importlib.import_module(ours)
         elif name in (registry, ours) and _is_loaded(registry) and _is_loaded(ours):
             link(sys.modules[registry], sys.modules[ours])
 

@@ -148,6 +148,11 @@ def test_every_row_of_the_table_is_true(name):
         mapping = getattr(transformers, auto_class)._model_mapping
         assert mapping[config_class] is model_class
     assert family.config in hf_attnzoo.__all__
+    if family.image_processor:
+        classes = transformers.IMAGE_PROCESSOR_MAPPING[config_class]
+        assert classes == {"pil": getattr(hf_attnzoo, family.image_processor)}
+    if family.processor:
+        assert transformers.PROCESSOR_MAPPING[config_class] is getattr(hf_attnzoo, family.processor)
     for text in (family.paper, family.summary, family.task):
         assert text.strip() == text != ""
     assert family.pipelines
