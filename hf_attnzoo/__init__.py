@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .registry import FAMILIES, Family, register
 
 if TYPE_CHECKING:
-    from .attention_maps import AttentionMap, attention_map
+    from .attention_maps import AttentionMap, ImageAttentionMap, attention_map
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
@@ -47,11 +47,13 @@ __all__ = [
     "TranslationPipeline",
     "CaptioningPipeline",
     "AttentionMap",
+    "ImageAttentionMap",
     "attention_map",
 ]
 
 _LAZY = {
     "AttentionMap": "attention_maps",
+    "ImageAttentionMap": "attention_maps",
     "attention_map": "attention_maps",
     "AttnZooTokenizer": "models.tokenization_attnzoo",
     "train_tokenizer": "models.tokenization_attnzoo",
