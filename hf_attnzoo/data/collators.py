@@ -1,4 +1,4 @@
-"""From pairs of texts to token ids, and from rows of ids to padded tensors."""
+"""From pairs of texts to token ids, and from rows of ids, or of images and captions, to padded tensors."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 from .batching import token_lengths
 
@@ -88,6 +88,52 @@ class Seq2SeqCollator:
         batch = pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
         missing = -batch.shape[1] % (self.pad_to_multiple_of or 1)
         return pad(batch, (missing, 0) if side == "left" else (0, missing), value=value)
+
+
+@dataclass
+class CaptionCollator:
+    """Makes a batch of rows of images and captions, which are decoded, resized and tokenized here, not before.
+
+    `Trainer` needs `remove_unused_columns=False` with it, and `dataloader_num_workers` spreads the work.
+
+    Args:
+        processor: an image processor and a tokenizer in one, called as `processor(images=..., text=...)`.
+        model: if it has `prepare_decoder_input_ids_from_labels`, the batch gets `decoder_input_ids`, as label
+            smoothing in `Trainer` needs them.
+        max_target_length: longest caption allowed, in tokens, `</s>` included. None: no limit.
+
+    Returns of a call:
+        `pixel_values` `(B, 3, rows, columns)`; `labels` `(B, T)`, padded on the right with -100, if the rows have a
+        `caption`. Other columns are left out.
+
+    Raises:
+        ValueError: no rows, an image that cannot be read, a caption that is empty or longer than the limit.
+    """
+
+    processor: ProcessorMixin
+    model: Any = None
+    max_target_length: int | None = None
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        if len(rows) == 0:
+            raise ValueError("rows is empty: a batch needs at least one row")
+        images = [row["image"] for row in rows]
+        if "caption" not in rows[0]:
+            return dict(self.processor(images=images, return_tensors="pt"))
+        captions = [row["caption"] for row in rows]
+        batch = dict(self.processor(images=images, text=captions, return_tensors="pt"))
+        lengths = (batch["labels"] != -100).sum(1).tolist()
+        for i, (caption, length) in enumerate(zip(captions, lengths, strict=True)):
+            if not caption.strip():
+                raise ValueError(f"the caption of row {i} in the batch is empty")
+            if self.max_target_length is not None and length > self.max_target_length:
+                raise ValueError(
+                    f"the caption of row {i} in the batch has {length} tokens, more than"
+                    f" max_target_length={self.max_target_length}"
+                )
+        if hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
+            batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+        return batch
 
 
 def tokenize_pairs(

@@ -3,6 +3,7 @@
 import hashlib
 import random
 from collections.abc import Callable
+from typing import Any
 
 SPLITS = ("train", "validation", "test")
 
@@ -34,8 +35,8 @@ def split_of(text: str) -> str:
 
 
 def draw_rows(
-    name: str, split: str, size: int, seed: int, propose: Callable[[random.Random], dict[str, str] | None]
-) -> list[dict[str, str]]:
+    name: str, split: str, size: int, seed: int, propose: Callable[[random.Random], dict[str, Any] | None]
+) -> list[dict[str, Any]]:
     """Draw `size` rows with distinct sources; a larger `size` begins with the rows of a smaller one.
 
     Args:
@@ -54,7 +55,7 @@ def draw_rows(
     check_seed(seed)
     # Seeding with text goes through SHA-512: equal on every machine, and splits share no stream
     generator = random.Random(f"{name}/{split}/{seed}")
-    rows: dict[str, dict[str, str]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     misses = 0
     while len(rows) < size:
         row = propose(generator)

@@ -1,4 +1,4 @@
-"""Evaluation without a network: scores of written texts, their intervals, and accuracy by source length.
+"""Evaluation without a network: scores of written texts, their intervals, accuracy by source length, and attention.
 
 ```python
 from hf_attnzoo.evaluation import generation_metrics
@@ -30,6 +30,7 @@ from .scores import (
 if TYPE_CHECKING:
     from .modules import load_metric
     from .plotting import plot_by_length
+    from .pointing import pointing_hits, pointing_score
 
 __all__ = [
     "generation_metrics",
@@ -50,11 +51,18 @@ __all__ = [
     "by_length",
     "plot_by_length",
     "LengthBin",
+    "pointing_score",
+    "pointing_hits",
 ]
 
 
 # Seconds to import, for transformers' pipelines and for matplotlib: only for those who use them
-_LAZY = {"load_metric": "modules", "plot_by_length": "plotting"}
+_LAZY = {
+    "load_metric": "modules",
+    "plot_by_length": "plotting",
+    "pointing_score": "pointing",
+    "pointing_hits": "pointing",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -57,6 +57,28 @@ def token_cross_entropy(
     return total / (count.clamp(min=1) if torch.is_tensor(count) else max(count, 1))
 
 
+@torch.no_grad()
+def token_log_likelihoods(hidden: Tensor, head: nn.Module, labels: Tensor, chunk_size: int = 256) -> Tensor:
+    """Log-probability of every label, as a number to reckon with: no gradient goes through it.
+
+    Args:
+        hidden: what the head reads, shape `(B, T, D)`.
+        head: the projection to `V` words.
+        labels: word ids, or -100 where a position does not count, shape `(B, T)`. Already aligned with `hidden`.
+        chunk_size: positions per chunk of logits.
+
+    Returns:
+        Shape `(B, T)`, in nats, of 32-bit precision or better; 0 where a position doesn't count.
+    """
+    picked = []
+    targets = labels.flatten().to(hidden.device)
+    for rows, words in zip(hidden.flatten(0, 1).split(chunk_size), targets.split(chunk_size), strict=True):
+        logits = head(rows)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        picked.append(-nn.functional.cross_entropy(logits, words, ignore_index=IGNORE_INDEX, reduction="none"))
+    return torch.cat(picked).view_as(labels)
+
+
 class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     """`sum_n -log softmax(W x_n + b)[y_n]`, whose gradients are made chunk by chunk in the forward pass.
 

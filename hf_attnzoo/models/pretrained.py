@@ -147,6 +147,26 @@ def check_embeds(name: str, embeds: Tensor, size: int) -> None:
         raise ValueError(f"{name} must have the shape (batch, length, {size}), got {tuple(embeds.shape)}")
 
 
+def check_pixels(name: str, pixels: Tensor, shape: tuple[int, int, int]) -> None:
+    """Refuse pictures of another size than the model sees.
+
+    Args:
+        name: argument the pictures came in by.
+        pixels: shape `(B, channels, rows, columns)`.
+        shape: the channels, rows and columns there must be.
+
+    Raises:
+        ValueError: if the shape differs, if there is no picture, or if the pixels are integers.
+    """
+    if pixels.ndim != 4 or pixels.shape[0] == 0 or tuple(pixels.shape[1:]) != shape:
+        raise ValueError(
+            f"{name} must have the shape (batch, {', '.join(map(str, shape))}) and hold at least one picture, "
+            f"got {tuple(pixels.shape)}"
+        )
+    if not pixels.is_floating_point():
+        raise ValueError(f"{name} must be floating-point numbers, got {pixels.dtype}: an image processor scales them")
+
+
 def check_mask(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:
     """Refuse a mask of another shape than what it masks.
 

@@ -15,12 +15,13 @@ from transformers.utils.generic import can_return_tuple
 
 from .losses import label_lengths, token_cross_entropy
 from .packed_linear import PackedHeadGenerationMixin, PackedLinear
-from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
+from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, exactly_one
 from .recurrence import RecurrentCache, ragged_layout, take_positions
 from .seq2seq import (
     EncoderOutput,
     SharedSourceGenerationMixin,
     SharedVocabularyMixin,
+    embed_target,
     prepare_decoder_inputs,
     shift_tokens_right,
     source_mask,
@@ -175,15 +176,10 @@ class RecurrentSeq2SeqModel(SharedVocabularyMixin, AttnZooPreTrainedModel):
         if use_cache is None:
             use_cache = config.use_cache and not self.training
 
-        exactly_one(decoder_input_ids=decoder_input_ids, decoder_inputs_embeds=decoder_inputs_embeds)
-        if decoder_inputs_embeds is None:
-            check_ids("decoder_input_ids", decoder_input_ids, config.vocab_size)
-            decoder_inputs_embeds = self.get_decoder_input_embeddings()(decoder_input_ids)
-        check_embeds("decoder_inputs_embeds", decoder_inputs_embeds, config.embedding_size)
-        rows, length = decoder_inputs_embeds.shape[:2]
-        if decoder_attention_mask is not None:
-            decoder_attention_mask = decoder_attention_mask[:, -length:]
-            check_mask("decoder_attention_mask", decoder_attention_mask, (rows, length))
+        decoder_inputs_embeds, decoder_attention_mask = embed_target(
+            self, decoder_input_ids, decoder_inputs_embeds, decoder_attention_mask
+        )
+        rows = decoder_inputs_embeds.shape[0]
 
         if encoder_outputs is not None and (input_ids is not None or inputs_embeds is not None):
             raise ValueError("pass a source, as input_ids or inputs_embeds, or its encoder_outputs, not both")

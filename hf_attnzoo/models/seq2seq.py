@@ -10,7 +10,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
 from .losses import IGNORE_INDEX
-from .pretrained import AttnZooPreTrainedModel, check_mask
+from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_mask, exactly_one
 
 
 @dataclass
@@ -210,3 +210,35 @@ def prepare_decoder_inputs(
     given = decoder_input_ids if decoder_input_ids is not None else decoder_embeds
     check_mask("labels", labels, given.shape[:2])
     return decoder_input_ids
+
+
+def embed_target(
+    model: AttnZooPreTrainedModel,
+    decoder_input_ids: Tensor | None,
+    decoder_inputs_embeds: Tensor | None,
+    decoder_attention_mask: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Vectors of a target, and the part of its mask that belongs to them.
+
+    Args:
+        model: whose `get_decoder_input_embeddings()` is looked up.
+        decoder_input_ids: shape `(B, T)`, or None.
+        decoder_inputs_embeds: in place of ids, shape `(B, T, embedding_size)`, or None.
+        decoder_attention_mask: shape `(B, T)` or longer, of which the last T count, or None.
+
+    Returns:
+        Vectors `(B, T, embedding_size)`, and the mask `(B, T)` or None.
+
+    Raises:
+        ValueError: if both or neither of ids and vectors are given, or if a shape or an id is wrong.
+    """
+    exactly_one(decoder_input_ids=decoder_input_ids, decoder_inputs_embeds=decoder_inputs_embeds)
+    if decoder_inputs_embeds is None:
+        check_ids("decoder_input_ids", decoder_input_ids, model.config.vocab_size)
+        decoder_inputs_embeds = model.get_decoder_input_embeddings()(decoder_input_ids)
+    check_embeds("decoder_inputs_embeds", decoder_inputs_embeds, model.config.embedding_size)
+    rows, length = decoder_inputs_embeds.shape[:2]
+    if decoder_attention_mask is not None:
+        decoder_attention_mask = decoder_attention_mask[:, -length:]
+        check_mask("decoder_attention_mask", decoder_attention_mask, (rows, length))
+    return decoder_inputs_embeds, decoder_attention_mask

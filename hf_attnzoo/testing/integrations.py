@@ -28,13 +28,16 @@ from .batches import (
     newly_written,
     prompts_for,
     ragged_batch,
+    source_of,
 )
 
 
 def _forward_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     """What a forward pass needs, its mask included."""
     input_ids, labels = ragged_batch(model)
-    inputs = {"input_ids": input_ids, "attention_mask": (input_ids != model.config.pad_token_id).long()}
+    inputs = source_of(model, input_ids)
+    if "input_ids" in inputs:
+        inputs["attention_mask"] = (input_ids != model.config.pad_token_id).long()
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
     return inputs
@@ -44,10 +47,11 @@ def check_compile(model: PreTrainedModel) -> None:
     """`torch.compile` takes the forward pass without a graph break, and gives equal outputs at two shapes."""
     # The backend that only traces: Inductor takes a minute, and what it makes of a graph is its own affair.
     inputs = _forward_inputs(model)
-    del inputs["attention_mask"]
+    inputs.pop("attention_mask", None)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
-    for given in (inputs, {name: ids[:2, :-2] for name, ids in inputs.items()}):
+    shorter = {name: tensor[:2] if tensor.is_floating_point() else tensor[:2, :-2] for name, tensor in inputs.items()}
+    for given in (inputs, shorter):
         assert_close(compiled(**given, use_cache=False).logits, model(**given, use_cache=False).logits)
     torch._dynamo.reset()
 
@@ -67,11 +71,16 @@ def check_export(model: PreTrainedModel) -> None:
     batch = torch.export.Dim("batch", min=1, max=64)
     source, written = torch.export.Dim("source", min=1, max=512), torch.export.Dim("target", min=1, max=512)
     lengths = {"input_ids": source, "attention_mask": source, "decoder_input_ids": written}
-    shapes = tuple({0: batch, 1: lengths[name]} for name in inputs)
-    longer = {name: torch.cat([ids, ids[:, :3]], dim=1)[:2] for name, ids in inputs.items()}
+    # A picture has one size.
+    shapes = tuple({0: batch, 1: lengths[name]} if name in lengths else {0: batch} for name in inputs)
+    longer = {
+        name: torch.cat([tensor, tensor[:, :3]], dim=1)[:2] if name in lengths else tensor[:2]
+        for name, tensor in inputs.items()
+    }
+    shortest = {name: tensor[:1, :1] if name in lengths else tensor[:1] for name, tensor in inputs.items()}
     with torch.no_grad():
         program = torch.export.export(Logits().eval(), tuple(inputs.values()), dynamic_shapes=(shapes,)).module()
-        for given in (inputs, longer, {name: ids[:1, :1] for name, ids in inputs.items()}):
+        for given in (inputs, longer, shortest):
             assert_close(program(*given.values()), model(**given, use_cache=False).logits)
 
 
@@ -123,32 +132,37 @@ def check_lora(model: PreTrainedModel) -> None:
     from peft import LoraConfig, get_peft_model
 
     input_ids, labels = ragged_batch(model)
-    expected = model(input_ids=input_ids, labels=labels)
+    source = source_of(model, input_ids)
+    expected = model(**source, labels=labels)
     task_type = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    if "input_ids" not in source:
+        # peft's classes for tasks pass ids on, whatever there is
+        task_type = None
     config = LoraConfig(r=2, target_modules="all-linear", task_type=task_type)
     adapted = get_peft_model(copy.deepcopy(model), config).eval()
-    assert_close(adapted(input_ids=input_ids, labels=labels).logits, expected.logits)
+    assert_close(adapted(**source, labels=labels).logits, expected.logits)
     optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
     for _ in range(5):
         optimizer.zero_grad()
-        adapted(input_ids=input_ids, labels=labels).loss.backward()
+        adapted(**source, labels=labels).loss.backward()
         unused = [n for n, p in adapted.named_parameters() if p.requires_grad and p.grad is None]
         assert not unused, f"adapters that nothing runs through: {unused}"
         optimizer.step()
-    trained = adapted(input_ids=input_ids, labels=labels)
+    trained = adapted(**source, labels=labels)
     assert trained.loss < expected.loss
-    assert_close(adapted.merge_and_unload()(input_ids=input_ids, labels=labels).logits, trained.logits, 1e-4)
+    assert_close(adapted.merge_and_unload()(**source, labels=labels).logits, trained.logits, 1e-4)
 
 
 def check_int8(model: PreTrainedModel) -> None:
     """Dynamic 8-bit quantisation of the linear layers stays close, and the original as it was."""
     input_ids, labels = ragged_batch(model)
-    before = model(input_ids=input_ids, labels=labels).logits
+    source = source_of(model, input_ids)
+    before = model(**source, labels=labels).logits
     quantized = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {torch.nn.Linear}, dtype=torch.qint8)
-    logits = quantized(input_ids=input_ids, labels=labels).logits
+    logits = quantized(**source, labels=labels).logits
     assert (logits - before).abs().mean() < 0.1 * before.abs().mean()
     assert quantized.generate(prompts_for(model), max_new_tokens=4).shape[0] == 3
-    assert torch.equal(model(input_ids=input_ids, labels=labels).logits, before)
+    assert torch.equal(model(**source, labels=labels).logits, before)
 
 
 def _word_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerFast:
