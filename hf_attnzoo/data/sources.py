@@ -85,9 +85,11 @@ def _load(
 
 
 def references(rows: Dataset) -> list[str] | list[list[str]]:
-    """What outputs for these rows are scored against: the column `references` where there is one, else the targets.
+    """What outputs for these rows are scored against: what a row lists, else its one target.
 
     Args:
-        rows: with the column `target`, and `references`, lists of accepted texts, if there are several.
+        rows: of `load_source`, with the column `target`, and `references`, lists of accepted texts, if there are
+            several; or of `load_caption_source`, with `caption`, and `captions` if there are several.
     """
-    return list(rows["references" if "references" in rows.column_names else "target"])
+    columns = ("references", "target", "captions", "caption")
+    return list(rows[next(column for column in columns if column in rows.column_names)])

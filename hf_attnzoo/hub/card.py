@@ -16,6 +16,7 @@ _METRIC_NAMES = {
     "exact_match": "exact match",
     "sequence_error_rate": "sequence error rate",
     "token_error_rate": "token error rate",
+    "pointing": "pointing score",
     "token_accuracy": "token accuracy",
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -64,7 +65,7 @@ class RunFacts:
         seconds: wall time of training, evaluations during it included.
         loss_curve: pairs of a step and the training loss reported there.
         metrics: scores on the test split, each `x` with its settings in `x_signature`.
-        intervals: 95 % intervals of some of them, Wilson's for exact match, by bootstrap for the rest.
+        intervals: 95 % intervals of some of them, Wilson's for shares of rows, by bootstrap for the rest.
         samples: cells of some rows of the test split, those of `kind.sample_columns`.
         example: Python expression that the pipeline can be called with.
         recipe: the recipe as YAML.

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -37,12 +37,16 @@ class RunResult:
         metrics: scores on the test split.
         samples: some rows of the test split, a target and the output last.
         seconds: wall time of training.
+        next_command: words of a command to try the model with.
+        own_data: command that trains such a model on other data.
     """
 
     model: Path
     metrics: dict[str, float | str]
     samples: list[tuple[str, ...]]
     seconds: float
+    next_command: list[str] = field(default_factory=list)
+    own_data: str = ""
 
 
 def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
@@ -130,11 +134,12 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         recipe=recipe.to_yaml(),
         has_map=len(pictured) > 0,
     )
-    save_run(folder, family, task, model, processor, facts, pictured if facts.has_map else None)
+    save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
     shutil.rmtree(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, task, model, processor, shown, outputs[: len(shown)], console)
-    return RunResult(folder, facts.metrics, samples, seconds)
+    command = task.next_command(folder, rows["test"])
+    return RunResult(folder, facts.metrics, samples, seconds, command, task.own_data)
 
 
 def find_family(recipe: Recipe) -> Family:
@@ -181,7 +186,7 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
         whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
         arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
         arguments.pop("source", None)
-        splits[split] = task.load(source, **arguments)
+        splits[split] = task.load(source, training=split == "train", **arguments)
         if not isinstance(splits[split], Dataset):
             raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
         if len(splits[split]) == 0:

@@ -26,6 +26,7 @@ def save_run(
     model: PreTrainedModel,
     processor: Processor,
     facts: RunFacts,
+    rows: Dataset,
     pictured: Dataset | None,
 ) -> None:
     """Write model, processor, code, card, scores and picture; the folder appears whole or not at all.
@@ -37,6 +38,7 @@ def save_run(
         model: trained.
         processor: its tokenizer or processor.
         facts: for the card.
+        rows: the test split.
         pictured: rows to draw the attention of, or None.
     """
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -47,6 +49,7 @@ def save_run(
     model_card(facts).save(scratch / "README.md")
     metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps, "seconds": facts.seconds}
     (scratch / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    task.write_extras(rows, scratch)
     if pictured is not None:
         task.draw(model, processor, pictured, scratch / "attention.png")
     # A folder can't replace a full one in a single move.

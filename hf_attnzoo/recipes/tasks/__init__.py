@@ -8,7 +8,10 @@ if TYPE_CHECKING:
     from .base import Task
 
 # task of a family in the registry -> module and class
-_TASKS = {"seq2seq": ("translation", "TranslationTask")}
+_TASKS = {
+    "seq2seq": ("translation", "TranslationTask"),
+    "image-to-text": ("captioning", "CaptioningTask"),
+}
 
 
 def trainable() -> tuple[str, ...]:

@@ -27,6 +27,9 @@ class Task(ABC):
     """What a model card says of every model of this kind. The last two cells of a sample are a target, and the
     output."""
 
+    own_data: ClassVar[str]
+    """Command that trains on a person's own data."""
+
     processor_class: ClassVar[type]
     """Auto class that loads what `build_processor` makes."""
 
@@ -34,8 +37,9 @@ class Task(ABC):
         self.recipe = recipe
 
     @abstractmethod
-    def load(self, source: str, **options: Any) -> Dataset:
-        """Rows of a source that the recipe names, with the recipe's options for it."""
+    def load(self, source: str, training: bool, **options: Any) -> Dataset:
+        """Rows of a source that the recipe names, with the recipe's options for it; one for each target in training,
+        one for each source elsewhere."""
 
     @abstractmethod
     def show(self, row: dict[str, Any]) -> str:
@@ -80,6 +84,13 @@ class Task(ABC):
     @abstractmethod
     def example(self, rows: Dataset) -> str:
         """A Python expression to call the pipeline with, such as the first source."""
+
+    @abstractmethod
+    def next_command(self, folder: Path, rows: Dataset) -> list[str]:
+        """The words of a command to try a saved model with."""
+
+    def write_extras(self, rows: Dataset, folder: Path) -> None:
+        """Write what the example and the next command need into the model's folder; nothing."""
 
     @abstractmethod
     def draw(self, model: PreTrainedModel, processor: Processor, rows: Dataset, path: Path) -> None:

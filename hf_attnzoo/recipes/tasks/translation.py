@@ -33,7 +33,9 @@ class TranslationTask(Task):
 
     processor_class = AutoTokenizer
 
-    def load(self, source: str, **options: Any) -> Dataset:
+    own_data = "attnzoo train parallel-text data.source=YOUR_PAIRS.tsv"
+
+    def load(self, source: str, training: bool, **options: Any) -> Dataset:
         return load_source(source, **options)
 
     def show(self, row: dict[str, Any]) -> str:
@@ -88,6 +90,11 @@ class TranslationTask(Task):
 
     def example(self, rows: Dataset) -> str:
         return json.dumps(rows[0]["source"], ensure_ascii=False)
+
+    def next_command(self, folder: Path, rows: Dataset) -> list[str]:
+        source = rows[0]["source"]
+        # Two dashes keep a text from being taken for an option.
+        return ["attnzoo", "translate", str(folder), *(["--"] if source.startswith("-") else []), source]
 
     def draw(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase, rows: Dataset, path: Path) -> None:
         maps = [attention_map(model, processor, source) for source in rows["source"]]
