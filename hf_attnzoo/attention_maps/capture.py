@@ -61,18 +61,26 @@ def attention_map(
         raise ValueError(f"text_target is given, so nothing is generated; remove {sorted(generate_kwargs)}")
 
     encoding = tokenizer(text, padding=False, return_tensors="pt")
-    inputs = {name: encoding[name].to(model.device) for name in ("input_ids", "attention_mask") if name in encoding}
+    names = ("input_ids", "attention_mask", "copy_ids")
+    inputs = {name: encoding[name].to(model.device) for name in names if name in encoding}
+    # What a slot of the target vocabulary stands for in this text
+    copies = getattr(tokenizer, "copy_slots", None) is not None
+    copied = tokenizer.copied_words(text) if copies else {}
     with _evaluating(model), _eager_attention(model), torch.no_grad():
         if text_target is None:
             target_ids, layers = _generate(model, inputs, generate_kwargs)
-            target_text = tokenizer.decode(target_ids, skip_special_tokens=True)
+            if copies:
+                target_text = tokenizer.decode_copied(target_ids, text, skip_special_tokens=True)
+            else:
+                target_text = tokenizer.decode(target_ids, skip_special_tokens=True)
         else:
-            target_ids, layers = _force(model, inputs, tokenizer, text_target)
+            labels = tokenizer(text, text_target=text_target, padding=False, return_tensors="pt")["labels"]
+            target_ids, layers = _force(model, inputs, labels.to(model.device))
             target_text = text_target
 
     return AttentionMap(
         source=source_tokens(tokenizer, text),
-        target=tokenizer.convert_ids_to_tokens(target_ids.tolist()),
+        target=[copied.get(index) or tokenizer.convert_ids_to_tokens(index) for index in target_ids.tolist()],
         weights=_choose(layers, layer, head).to(device="cpu", dtype=torch.float64).numpy(),
         source_text=text,
         target_text=target_text,
@@ -115,11 +123,8 @@ def _generate(model: PreTrainedModel, inputs: dict[str, Tensor], generate_kwargs
     return output.sequences[0, 1 : 1 + layers[0].shape[1]], layers
 
 
-def _force(
-    model: PreTrainedModel, inputs: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase, text_target: str
-) -> tuple[Tensor, list[Tensor]]:
-    """Makes the model write `text_target`. Returns as [`_generate`] does."""
-    labels = tokenizer(text_target=text_target, padding=False, return_tensors="pt")["input_ids"].to(model.device)
+def _force(model: PreTrainedModel, inputs: dict[str, Tensor], labels: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Makes the model write `labels` `(1, T)`. Returns as [`_generate`] does."""
     output = model(**inputs, labels=labels, output_attentions=True, return_dict=True)
     return labels[0], [weights[0] for weights in _require_weights([output.cross_attentions], model)[0]]
 

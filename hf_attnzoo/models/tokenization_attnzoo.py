@@ -118,7 +118,7 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
         ids = [target.token_to_id(name) for name in _slot_names(copy_slots or 0)]
         if ids and (None in ids or ids != list(range(ids[0], ids[0] + len(ids)))):
             raise ValueError(f"copy_slots={copy_slots}: the target vocabulary has no such entries in a row, but {ids}")
-        self._slot_ids = range(ids[0], ids[0] + len(ids)) if ids else range(0)
+        self.slot_ids = range(ids[0], ids[0] + len(ids)) if ids else range(0)
         if copy_slots is not None:
             # It is saved with what else the tokenizer was made with.
             kwargs["copy_slots"] = copy_slots
@@ -184,7 +184,7 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
         words, special = self.copied_words(source), set(self.all_special_ids) if skip_special_tokens else set()
         tokens = []
         for token_id in to_py_obj(token_ids):
-            if token_id in self._slot_ids and token_id not in words:
+            if token_id in self.slot_ids and token_id not in words:
                 token_id = self.unk_token_id
             if token_id not in special:
                 tokens.append(words.get(token_id) or self.convert_ids_to_tokens(token_id))
@@ -268,11 +268,11 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
     def _word_id(self, piece: str) -> int | None:
         word_id = self._tokenizer.token_to_id(piece)
         # A text may hold the name of a slot.
-        return None if word_id in self._slot_ids else word_id
+        return None if word_id in self.slot_ids else word_id
 
     def _slots_of(self, pieces: list[str | None]) -> dict[str, int]:
         missing = [piece for piece in pieces if piece is not None and self._word_id(piece) is None]
-        return dict(zip(dict.fromkeys(missing), self._slot_ids, strict=False))
+        return dict(zip(dict.fromkeys(missing), self.slot_ids, strict=False))
 
     def _copy_ids(self, pieces: list[str | None], slots: dict[str, int]) -> list[int]:
         ids = []
@@ -284,7 +284,7 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
     def _labels(self, encoding: Encoding, text: str, slots: dict[str, int]) -> list[int]:
         labels = []
         for token_id, piece in zip(encoding.ids, self._pieces(encoding, text), strict=True):
-            is_word = token_id != self.unk_token_id and token_id not in self._slot_ids
+            is_word = token_id != self.unk_token_id and token_id not in self.slot_ids
             labels.append(token_id if is_word else slots.get(piece, self.unk_token_id))
         return labels
 

@@ -94,7 +94,9 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
-    trainer = build_trainer(recipe, model, tokenizer, datasets, texts["validation"]["target"], console)
+    trainer = build_trainer(
+        recipe, model, tokenizer, datasets, texts["validation"]["target"], console, texts["validation"]["source"]
+    )
     _rehearse(recipe, trainer)
     checkpoint = claim_output(recipe, texts, trainer.is_world_process_zero())
     train(trainer, checkpoint)
@@ -105,7 +107,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     if not trainer.is_world_process_zero():
         return RunResult(output / MODEL, {}, [], seconds)
 
-    outputs = decode_rows(tokenizer, predicted.predictions)
+    outputs = decode_rows(tokenizer, predicted.predictions, texts["test"]["source"])
     metrics, intervals = score(recipe, outputs, texts["test"]["target"])
     samples = list(zip(texts["test"]["source"], texts["test"]["target"], outputs, strict=True))
     samples = samples[: recipe.evaluation.samples]
@@ -211,6 +213,7 @@ def build_tokenizer(recipe: Recipe, rows: Dataset) -> PreTrainedTokenizerBase:
         vocab_size=sides(section.vocab_size),
         min_frequency=sides(section.min_frequency),
         lowercase=sides(section.lowercase),
+        copy_slots=section.copy_slots,
     )
 
 
@@ -236,17 +239,36 @@ def build_model(recipe: Recipe, family: Family, tokenizer: PreTrainedTokenizerBa
             raise ValueError(
                 f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
             )
-        if name in ("vocab_size", "source_vocab_size"):
-            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.vocab_size")
+        if name in _FOLLOWS:
+            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    _check_copying(recipe, known)
     source_size, target_size = vocabulary_sizes(tokenizer)
     fields["vocab_size"] = target_size
     fields["source_vocab_size"] = None if recipe.tokenizer.shared else source_size
+    if recipe.tokenizer.copy_slots:
+        fields["num_copy_slots"] = recipe.tokenizer.copy_slots
     preset = fields.pop("preset", None)
     try:
         config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
     except StrictDataclassError as error:
         raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
     return family.model_class(family.head)(config)
+
+
+# Field of a configuration -> the key of a recipe's tokenizer section that decides on it.
+_FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_copy_slots": "copy_slots"}
+
+
+def _check_copying(recipe: Recipe, known: list[str]) -> None:
+    slots, copies = recipe.tokenizer.copy_slots, recipe.model.get("copy", False)
+    if slots is not None and not copies:
+        hint = "set model.copy=true" if "copy" in known else f"family={recipe.family!r} doesn't copy, leave it out"
+        raise ValueError(f"tokenizer.copy_slots={slots} is for a model that copies words of the source: {hint}")
+    if copies and slots is None and not recipe.tokenizer.shared:
+        raise ValueError(
+            "model.copy=true with two vocabularies needs to know which words are the same: set tokenizer.copy_slots, "
+            "to how many unknown words of a text can be copied, or to 0"
+        )
 
 
 def generation_config(recipe: Recipe, model: PreTrainedModel, longest: int) -> GenerationConfig:
@@ -293,6 +315,7 @@ def build_trainer(
     datasets: dict[str, Dataset],
     references: Sequence[str],
     console: Console | None = None,
+    sources: Sequence[str] | None = None,
 ) -> ZooTrainer:
     """The trainer of a recipe.
 
@@ -303,6 +326,7 @@ def build_trainer(
         datasets: tokenised `train` and `validation` splits.
         references: targets of the validation split, as texts.
         console: where to report to. Default: `None`, standard output.
+        sources: sources of the validation split, as texts, which copied words are taken from.
 
     Returns:
         The trainer, which chooses the best checkpoint by `evaluation.best_metric`.
@@ -359,7 +383,7 @@ def build_trainer(
         eval_dataset=datasets["validation"],
         data_collator=Seq2SeqCollator(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=text_metrics(tokenizer, recipe.evaluation, references),
+        compute_metrics=text_metrics(tokenizer, recipe.evaluation, references, sources),
         callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
     )
 
@@ -371,7 +395,8 @@ def _rehearse(recipe: Recipe, trainer: ZooTrainer) -> None:
     model = trainer.model.eval()
     batch = trainer.data_collator([trainer.eval_dataset[0]])
     try:
-        model.generate(**{name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")})
+        names = ("input_ids", "attention_mask", "copy_ids")
+        model.generate(**{name: batch[name].to(model.device) for name in names if name in batch})
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(f"generation: {error}") from error
 
@@ -501,7 +526,7 @@ def check_reload(
     batch = loaded_tokenizer(sources, padding=True, return_tensors="pt")
     if not batch["input_ids"].equal(tokenizer(sources, padding=True, return_tensors="pt")["input_ids"]):
         raise RuntimeError(f"{folder}: the saved tokenizer makes other ids of {sources}")
-    by_hand = loaded_tokenizer.batch_decode(loaded.generate(**batch), skip_special_tokens=True)
+    by_hand = decode_rows(loaded_tokenizer, loaded.generate(**batch), sources)
     by_pipeline = [item["translation_text"] for item in translate(sources)]
     answers = list(zip(outputs, by_hand, by_pipeline, strict=True))
     differ = sum(len(set(same)) > 1 for same in answers)
