@@ -77,22 +77,31 @@ def attention_map(
         raise ValueError(f"text_target is given, so nothing is generated; remove {sorted(generate_kwargs)}")
 
     labels = None
+    labels = None
+    # What a slot of the target vocabulary stands for in this text
+    copied: dict[int, str] = {}
     if sees:
         image = open_image(text, "text") if isinstance(text, (str, os.PathLike, Image.Image)) else text
         picture = Image.fromarray(rgb_pixels(image, "text").round().astype(np.uint8))
         pixel_values = tokenizer.image_processor([image], return_tensors="pt")["pixel_values"]
         inputs = {"pixel_values": pixel_values.to(model.dtype)}
         tokenizer = tokenizer.tokenizer
+        if text_target is not None:
+            labels = tokenizer(text_target=text_target, padding=False, return_tensors="pt")["input_ids"]
     else:
-        encoding = tokenizer(text, padding=False, return_tensors="pt")
-        inputs = {name: encoding[name] for name in ("input_ids", "attention_mask") if name in encoding}
-    if text_target is not None:
-        labels = tokenizer(text_target=text_target, padding=False, return_tensors="pt")["input_ids"]
+        encoding = tokenizer(text, text_target=text_target, padding=False, return_tensors="pt")
+        inputs = {name: encoding[name] for name in ("input_ids", "attention_mask", "copy_ids") if name in encoding}
+        labels = encoding.get("labels")
+        if getattr(tokenizer, "copy_slots", None) is not None:
+            copied = tokenizer.copied_words(text)
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     with _evaluating(model), _eager_attention(model), torch.no_grad():
         if labels is None:
             target_ids, layers = _generate(model, inputs, generate_kwargs)
-            target_text = tokenizer.decode(target_ids, skip_special_tokens=True)
+            if copied:
+                target_text = tokenizer.decode_copied(target_ids, text, skip_special_tokens=True)
+            else:
+                target_text = tokenizer.decode(target_ids, skip_special_tokens=True)
         else:
             target_ids, layers = _force(model, inputs, labels.to(model.device))
             target_text = text_target
@@ -104,7 +113,7 @@ def attention_map(
         return ImageAttentionMap(target, weights, picture, target_text)
     return AttentionMap(
         source=source_tokens(tokenizer, text),
-        target=target,
+        target=[copied.get(index) or name for index, name in zip(target_ids.tolist(), target, strict=True)],
         weights=weights,
         source_text=text,
         target_text=target_text,

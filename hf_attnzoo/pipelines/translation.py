@@ -48,7 +48,7 @@ class TranslationPipeline(GeneratingPipeline):
         replace_unknown:
             Put the best aligned source word in the place of each unknown word that is written, or what a mapping of
             source words to target words has for it (Luong et al. 2015, section 4). For tokenizers whose tokens are
-            words or characters. Default: `False`.
+            words or characters. Default: `False`. A model that copies words of the source does so without it.
         skip_special_tokens:
             Leave special tokens out of the text. Default: `True`.
         clean_up_tokenization_spaces:
@@ -159,6 +159,10 @@ class TranslationPipeline(GeneratingPipeline):
         if replace_unknown is not False:
             # As they stand in the text; special tokens stand for nothing in it
             inputs["source_words"] = [text[slice(*span)] for span in encoding.encodings[0].offsets]
+        if "copy_ids" in encoding:
+            inputs["copy_ids"] = torch.tensor([encoding["copy_ids"]])
+            # What slots for copied words stand for
+            inputs["source_text"] = text
         return inputs
 
     def _forward(
@@ -175,13 +179,15 @@ class TranslationPipeline(GeneratingPipeline):
             `sequences` of shape `(B, n, 1 + T)`, `lengths` without padding `(B, n)`, `scores` `(B, n)` and
             `alignments` `(B, n, T, S)` where asked for, and what the sources looked like.
         """
-        inputs = {name: model_inputs[name] for name in ("input_ids", "attention_mask")}
+        names = ("input_ids", "attention_mask", "copy_ids")
+        inputs = {name: model_inputs[name] for name in names if name in model_inputs}
         rows = self._write(inputs, return_scores, return_alignments or replace_unknown is not False, generate_kwargs)
         return {
             **rows,
             "attention_mask": inputs["attention_mask"],
             "source_tokens": model_inputs.get("source_tokens"),
             "source_words": model_inputs.get("source_words"),
+            "source_text": model_inputs.get("source_text"),
         }
 
     def postprocess(
@@ -195,6 +201,8 @@ class TranslationPipeline(GeneratingPipeline):
     ) -> list[dict[str, Any]]:
         """One dict per returned sequence of one text."""
         records = []
+        source_text = model_outputs["source_text"]
+        copied = {} if source_text is None else self.tokenizer.copied_words(source_text)
         for index, length in enumerate(model_outputs["lengths"][0].tolist()):
             ids = model_outputs["sequences"][0, index, :length]
             if "alignments" in model_outputs:
@@ -206,7 +214,10 @@ class TranslationPipeline(GeneratingPipeline):
             elif replace_unknown is not False and (ids == self.tokenizer.unk_token_id).any():
                 lexicon = {} if replace_unknown is True else replace_unknown
                 words = model_outputs["source_words"]
-                text = self._with_words(ids[1:], alignment, words, lexicon, skip_special_tokens)
+                text = self._with_words(ids[1:], alignment, words, lexicon, copied, skip_special_tokens)
+                record = {"translation_text": text}
+            elif source_text is not None:
+                text = self.tokenizer.decode_copied(ids, source_text, skip_special_tokens=skip_special_tokens)
                 record = {"translation_text": text}
             else:
                 text = self.tokenizer.decode(
@@ -219,7 +230,10 @@ class TranslationPipeline(GeneratingPipeline):
                 record["score"] = model_outputs["scores"][0, index].item()
             if return_alignments:
                 record["source_tokens"] = model_outputs["source_tokens"]
-                record["target_tokens"] = self.tokenizer.convert_ids_to_tokens(ids[1:].tolist())
+                tokens = self.tokenizer.convert_ids_to_tokens(ids[1:].tolist())
+                record["target_tokens"] = [
+                    copied.get(index, token) for index, token in zip(ids[1:].tolist(), tokens, strict=True)
+                ]
                 record["alignment"] = alignment.tolist()
             records.append(record)
         return records
@@ -241,9 +255,11 @@ class TranslationPipeline(GeneratingPipeline):
         alignment: Tensor,
         words: list[str],
         lexicon: Mapping[str, str],
+        copied: Mapping[int, str],
         skip_special_tokens: bool,
     ) -> str:
-        """Text of written ids `(T,)`, the unknown ones replaced by the words that the weights `(T, S)` point at."""
+        """Text of written ids `(T,)`, the unknown ones replaced by the words that the weights `(T, S)` point at, and
+        slots by the words that they stand for."""
         unknown = self.tokenizer.unk_token_id
         special = set(self.tokenizer.all_special_ids) if skip_special_tokens else set()
         candidates = torch.tensor([bool(word) for word in words], device=alignment.device)
@@ -253,7 +269,7 @@ class TranslationPipeline(GeneratingPipeline):
             if token_id == unknown and words[position]:
                 tokens.append(lexicon.get(words[position], words[position]))
             elif token_id == unknown or token_id not in special:
-                tokens.append(self.tokenizer.convert_ids_to_tokens(token_id))
+                tokens.append(copied.get(token_id) or self.tokenizer.convert_ids_to_tokens(token_id))
         return self.tokenizer.convert_tokens_to_string(tokens)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import torch
 from datasets import Dataset
@@ -17,14 +16,18 @@ from .schema import Recipe, nearest, wrong_type
 from .tasks.base import Processor, Task
 from .trainer import ZooTrainer, text_metrics
 
+# Field of a configuration -> the key of a recipe's tokenizer section that decides on it.
+_FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_copy_slots": "copy_slots"}
 
-def build_model(recipe: Recipe, family: Family, from_processor: dict[str, Any]) -> PreTrainedModel:
+
+def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
     """A fresh model of the recipe's family.
 
     Args:
         recipe: whose `model` section has fields of the configuration.
         family: row of the registry.
-        from_processor: fields that follow from the tokenizer or processor, and that no recipe may set.
+        task: of the recipe.
+        processor: what some fields follow from.
 
     Returns:
         The model.
@@ -40,9 +43,9 @@ def build_model(recipe: Recipe, family: Family, from_processor: dict[str, Any]) 
             raise ValueError(
                 f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
             )
-        if name in from_processor:
-            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.vocab_size")
-    fields |= from_processor
+        if name in _FOLLOWS:
+            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    fields |= task.model_fields(processor)
     preset = fields.pop("preset", None)
     try:
         config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
@@ -159,6 +162,8 @@ def build_trainer(
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),
         processing_class=processor,
-        compute_metrics=text_metrics(processor, recipe.evaluation, task.targets(validation)),
+        compute_metrics=text_metrics(
+            processor, recipe.evaluation, task.targets(validation), task.source_texts(validation)
+        ),
         callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
     )

@@ -82,7 +82,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     datasets = {split: task.prepare(some, processor) for split, some in rows.items()}
     # From outputs back to rows: those that were too long are not among them.
     rows = {split: rows[split].select(prepared["row"]) for split, prepared in datasets.items()}
-    model = build_model(recipe, family, task.model_fields(processor))
+    model = build_model(recipe, family, task, processor)
     longest = int(token_lengths(datasets["train"], "labels").max())
     model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -103,7 +103,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     # The trainer fills the generation settings with defaults for its own use.
     model.generation_config = generation_config(recipe, model, longest)
     model.eval()
-    outputs = decode_rows(processor, predicted.predictions)
+    outputs = decode_rows(processor, predicted.predictions, task.source_texts(rows["test"]))
     metrics, intervals = score(recipe, outputs, task.targets(rows["test"]))
     more_metrics, more_intervals = task.more_scores(model, processor, rows["test"], outputs)
     shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outputs))))

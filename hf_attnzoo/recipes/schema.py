@@ -55,6 +55,8 @@ class TokenizerSection:
         vocab_size: most entries, or two numbers for source and target.
         min_frequency: rarer words and characters become `<unk>`; or two numbers.
         lowercase: whether case is dropped; or two values.
+        copy_slots: for a model with `copy: true`, how many different unknown words of a source can be copied. None:
+            no words are matched, which does for a shared vocabulary.
     """
 
     kind: str | list[str] = "bpe"
@@ -62,6 +64,7 @@ class TokenizerSection:
     vocab_size: int | list[int] = 8000
     min_frequency: int | list[int] = 1
     lowercase: bool | list[bool] = False
+    copy_slots: int | None = None
 
 
 @strict
@@ -183,6 +186,7 @@ _CHOICES = {
 _LEAST = {
     "data.max_source_length": 1,
     "data.max_target_length": 1,
+    "tokenizer.copy_slots": 0,
     "training.batch_tokens": 1,
     "training.gradient_accumulation_steps": 1,
     "training.learning_rate": 0,

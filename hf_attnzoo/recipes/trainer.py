@@ -127,19 +127,28 @@ class _Hooks(TrainerCallback):
         self.trainer.start_epoch(int(state.epoch or 0))
 
 
-def decode_rows(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]] | np.ndarray) -> list[str]:
+def decode_rows(
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Sequence[int]] | np.ndarray,
+    sources: Sequence[str] | None = None,
+) -> list[str]:
     """Texts of padded target ids.
 
     Args:
-        tokenizer: whose target vocabulary the ids are of.
+        tokenizer: whose target vocabulary the ids are of, or the processor that has it.
         rows: ids, -100 or padding where there are none, shape `(N, T)`.
+        sources: N texts that the ids were written from, for a tokenizer with slots for copied words. Default: `None`,
+            a copied word remains a slot.
 
     Returns:
         N texts, without special tokens.
     """
     rows = np.asarray(rows)
+    # A processor has its tokenizer inside.
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    copied = {"sources": sources} if sources is not None and getattr(tokenizer, "copy_slots", None) else {}
     return tokenizer.batch_decode(
-        np.where(rows == IGNORE_INDEX, tokenizer.pad_token_id, rows), skip_special_tokens=True
+        np.where(rows == IGNORE_INDEX, tokenizer.pad_token_id, rows), skip_special_tokens=True, **copied
     )
 
 
@@ -147,6 +156,7 @@ def text_metrics(
     tokenizer: PreTrainedTokenizerBase,
     evaluation: EvaluationSection,
     references: Sequence[str] | Sequence[Sequence[str]],
+    sources: Sequence[str] | None = None,
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """`compute_metrics` of a trainer: scores of what the model wrote by itself, never of teacher-forced output.
 
@@ -155,6 +165,7 @@ def text_metrics(
         evaluation: which scores.
         references: the targets, or lists of accepted ones, as texts. The labels wouldn't do: a rare word is `<unk>`
             there.
+        sources: the sources as texts, which copied words are taken from; see `decode_rows`.
 
     Returns:
         Function from generated ids to the scores.
@@ -162,7 +173,7 @@ def text_metrics(
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         scores = generation_metrics(
-            decode_rows(tokenizer, prediction.predictions),
+            decode_rows(tokenizer, prediction.predictions, sources),
             references,
             lowercase=evaluation.lowercase,
             tokenize=evaluation.tokenize,

@@ -10,6 +10,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from hf_attnzoo import train_tokenizer
 from hf_attnzoo.data import CaptionCollator, Seq2SeqCollator, tokenize_pairs
 from hf_attnzoo.models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
 from hf_attnzoo.models.processing_show_attend_tell import ShowAttendTellProcessor
@@ -230,3 +231,22 @@ def test_decoder_inputs_for_captions(processor):
 def test_captions_refused(processor, captions, message):
     with pytest.raises(ValueError, match=message):
         CaptionCollator(processor, max_target_length=3)(list(captioned(captions)) if captions else [])
+
+
+COPIED = {"source": ["a ann b bob", "a"], "target": ["bob ann b", "b"]}
+
+
+def test_words_to_copy_are_padded_and_cut_with_their_sources():
+    copier = train_tokenizer("word", ["a b"], ["a b"], copy_slots=2)
+    pairs = Dataset.from_dict(COPIED)
+    tokens = tokenize_pairs(pairs, copier)
+    assert tokens["copy_ids"][:] == [[4, 6, 5, 7, 3], [4, 3]]
+    assert tokens["labels"][:] == [[7, 6, 5, 3], [5, 3]]
+    batch = Seq2SeqCollator(copier)(list(tokens))
+    assert batch["copy_ids"].tolist() == [[4, 6, 5, 7, 3], [4, 3, -100, -100, -100]]
+    copier.padding_side = "left"
+    assert Seq2SeqCollator(copier)(list(tokens))["copy_ids"].tolist()[1] == [-100, -100, -100, 4, 3]
+    cut = tokenize_pairs(pairs, copier, max_source_length=3, on_too_long="truncate")
+    assert cut["copy_ids"][:] == [[4, 6, 3], [4, 3]]
+    # bob is not there any more.
+    assert cut["labels"][:] == [[0, 6, 5, 3], [5, 3]]

@@ -57,7 +57,7 @@ def test_shipped_recipes_build_what_they_ask_for(path):
     texts = {"source": ["a b c d", "e f"], "target": ["x y", "z x y"]}
     family = FAMILIES[recipe.family]
     task = make_task(family.task, recipe)
-    model = build_model(recipe, family, task.model_fields(task.build_processor(texts)))
+    model = build_model(recipe, family, task, task.build_processor(texts))
     for name, value in recipe.model.items():
         assert getattr(model.config, name) == value
     settings = generation_config(recipe, model, longest=3)

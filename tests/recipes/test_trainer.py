@@ -42,7 +42,7 @@ def trainer_for(recipe_content, tmp_path):
         torch.manual_seed(0)
         task = make_task("seq2seq", recipe)
         tokenizer = task.build_processor(rows)
-        model = build_model(recipe, FAMILIES["rnnsearch"], task.model_fields(tokenizer))
+        model = build_model(recipe, FAMILIES["rnnsearch"], task, tokenizer)
         model.generation_config = generation_config(recipe, model, 10)
         tokens = tokenize_pairs(rows, tokenizer)
         datasets = {"train": tokens, "validation": tokens}

@@ -54,6 +54,10 @@ class Task(ABC):
         """What should be written for each row, or all that may be."""
 
     @abstractmethod
+    def source_texts(self, rows: Dataset) -> list[str] | None:
+        """The texts that words may be copied from; None where sources are no texts."""
+
+    @abstractmethod
     def build_processor(self, rows: Dataset) -> Processor:
         """What makes tensors of rows, learnt from the training split and from nothing else."""
 
@@ -89,8 +93,9 @@ class Task(ABC):
     def next_command(self, folder: Path, rows: Dataset) -> list[str]:
         """The words of a command to try a saved model with."""
 
+    @abstractmethod
     def write_extras(self, rows: Dataset, folder: Path) -> None:
-        """Write what the example and the next command need into the model's folder; nothing."""
+        """Write what the example and the next command need into the model's folder."""
 
     @abstractmethod
     def draw(self, model: PreTrainedModel, processor: Processor, rows: Dataset, path: Path) -> None:

@@ -68,6 +68,9 @@ class CaptioningTask(Task):
     def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
         return references(rows)
 
+    def source_texts(self, rows: Dataset) -> None:
+        return None
+
     def build_processor(self, rows: Dataset) -> ShowAttendTellProcessor:
         section = self.recipe.tokenizer
         for name in ("kind", "vocab_size", "min_frequency", "lowercase"):

@@ -14,6 +14,7 @@ from ...attention_maps import attention_map, plot_grid
 from ...data import Seq2SeqCollator, load_source, references, token_lengths, tokenize_pairs
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
+from ...registry import FAMILIES
 from ..schema import both_sides
 from .base import Task
 
@@ -50,6 +51,9 @@ class TranslationTask(Task):
     def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
         return references(rows)
 
+    def source_texts(self, rows: Dataset) -> list[str]:
+        return list(rows["source"])
+
     def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
         section = self.recipe.tokenizer
         return train_tokenizer(
@@ -60,14 +64,31 @@ class TranslationTask(Task):
             vocab_size=both_sides(section.vocab_size),
             min_frequency=both_sides(section.min_frequency),
             lowercase=both_sides(section.lowercase),
+            copy_slots=section.copy_slots,
         )
 
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return dict(zip(("source", "target"), vocabulary_sizes(processor), strict=True))
 
     def model_fields(self, processor: PreTrainedTokenizerBase) -> dict[str, Any]:
+        self._check_copying()
+        section = self.recipe.tokenizer
         source_size, target_size = vocabulary_sizes(processor)
-        return {"vocab_size": target_size, "source_vocab_size": None if self.recipe.tokenizer.shared else source_size}
+        fields = {"vocab_size": target_size, "source_vocab_size": None if section.shared else source_size}
+        return fields | ({"num_copy_slots": section.copy_slots} if section.copy_slots else {})
+
+    def _check_copying(self) -> None:
+        recipe, slots = self.recipe, self.recipe.tokenizer.copy_slots
+        copies = recipe.model.get("copy", False)
+        if slots is not None and not copies:
+            can = hasattr(FAMILIES[recipe.family].config_class, "copy")
+            hint = "set model.copy=true" if can else f"family={recipe.family!r} doesn't copy, leave it out"
+            raise ValueError(f"tokenizer.copy_slots={slots} is for a model that copies words of the source: {hint}")
+        if copies and slots is None and not recipe.tokenizer.shared:
+            raise ValueError(
+                "model.copy=true with two vocabularies needs to know which words are the same: set "
+                "tokenizer.copy_slots, to how many unknown words of a text can be copied, or to 0"
+            )
 
     def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         data = self.recipe.data
@@ -95,6 +116,10 @@ class TranslationTask(Task):
         source = rows[0]["source"]
         # Two dashes keep a text from being taken for an option.
         return ["attnzoo", "translate", str(folder), *(["--"] if source.startswith("-") else []), source]
+
+    def write_extras(self, rows: Dataset, folder: Path) -> None:
+        # A text needs no file.
+        return
 
     def draw(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase, rows: Dataset, path: Path) -> None:
         maps = [attention_map(model, processor, source) for source in rows["source"]]
