@@ -54,7 +54,7 @@ def test_an_installed_package_has_the_recipes_inside(tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_recipes_build_what_they_ask_for(path):
     recipe = load_recipe(path)
-    texts = {"source": ["a b c d", "e f"], "target": ["x y", "z x y"]}
+    texts = {"source": ["a b c d", "e f"], "target": ["x y", "z x y"], "caption": ["x y", "z x y"]}
     family = FAMILIES[recipe.family]
     task = make_task(family.task, recipe)
     model = build_model(recipe, family, task, task.build_processor(texts))
