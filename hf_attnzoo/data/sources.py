@@ -85,9 +85,13 @@ def _load(
 
 
 def references(rows: Dataset) -> list[str] | list[list[str]]:
-    """What outputs for these rows are scored against: the column `references` where there is one, else the targets.
+    """What outputs for these rows are scored against: all accepted texts where there are several, else the one.
 
     Args:
-        rows: with the column `target`, and `references`, lists of accepted texts, if there are several.
+        rows: pairs with the column `target`, and `references`, lists of accepted texts, if there are several; or
+            images with the column `caption`, and `captions` likewise.
     """
-    return list(rows["references" if "references" in rows.column_names else "target"])
+    for column in ("references", "captions", "target", "caption"):
+        if column in rows.column_names:
+            return list(rows[column])
+    raise ValueError(f"rows have neither target nor caption; columns found: {', '.join(rows.column_names)}")
