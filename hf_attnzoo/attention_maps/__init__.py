@@ -11,7 +11,7 @@ attention_map(captioner, processor, "photo.jpg").overlay("words.png")
 from .capture import attention_map, attention_rows, source_tokens
 from .image_maps import ImageAttentionMap, find_peak, upsample
 from .maps import AttentionMap
-from .overlay import plot_overlay
+from .overlay import plot_overlay, plot_overlays
 from .plotting import plot_grid, save_figure
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ImageAttentionMap",
     "plot_grid",
     "plot_overlay",
+    "plot_overlays",
     "attention_rows",
     "source_tokens",
     "upsample",

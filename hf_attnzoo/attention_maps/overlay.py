@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from io import BytesIO
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 
-from .plotting import BORDER, INK, PAGE_WIDTH, check_format, label_of, save_figure, usable_fonts
+from .plotting import BORDER, INK, PAGE_WIDTH, check_format, label_of, render, save_figure, usable_fonts, write_whole
 
 if TYPE_CHECKING:
     from .image_maps import ImageAttentionMap
@@ -104,6 +107,45 @@ def plot_overlay(
     if path is not None:
         save_figure(figure, path)
     return figure
+
+
+def plot_overlays(
+    maps: Sequence[ImageAttentionMap], path: str | PathLike, *, titles: Sequence[str] | None = None, **options: Any
+) -> None:
+    """Draws several maps one below the other, each as [`plot_overlay`] does.
+
+    Args:
+        maps:
+            What to draw.
+        path:
+            `.png` file to write, its folders made as needed.
+        titles:
+            A line above each map.
+        **options:
+            Those of [`plot_overlay`].
+
+    Raises:
+        ValueError: no maps, another number of titles, or another suffix.
+    """
+    if not maps:
+        raise ValueError("maps is empty; at least 1 is needed")
+    if titles is not None and len(titles) != len(maps):
+        raise ValueError(f"there are {len(titles)} titles and {len(maps)} maps; pair them up")
+    if check_format(path) != "png":
+        raise ValueError(f"path is {str(path)!r}; several overlays make a .png, no other format")
+    figures = [
+        plot_overlay(item, title=title, **options)
+        for item, title in zip(maps, titles or [None] * len(maps), strict=True)
+    ]
+    pictures = [Image.open(BytesIO(render(figure, "png"))).convert("RGB") for figure in figures]
+    page = Image.new("RGB", (max(item.width for item in pictures), sum(item.height for item in pictures)), "white")
+    top = 0
+    for picture in pictures:
+        page.paste(picture, (0, top))
+        top += picture.height
+    buffer = BytesIO()
+    page.save(buffer, "png")
+    write_whole(buffer.getvalue(), path)
 
 
 def _text() -> dict:

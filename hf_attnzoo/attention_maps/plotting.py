@@ -261,12 +261,16 @@ def save_figure(figure: Figure, path: str | PathLike) -> None:
     Raises:
         ValueError: the suffix is none of the three.
     """
-    picture = render(figure, check_format(path))
+    write_whole(render(figure, check_format(path)), path)
+
+
+def write_whole(content: bytes, path: str | PathLike) -> None:
+    """Writes a file whole or not at all; its folders are made as needed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        part.write_bytes(picture)
+        part.write_bytes(content)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

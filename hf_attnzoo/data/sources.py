@@ -85,11 +85,14 @@ def _load(
 
 
 def references(rows: Dataset) -> list[str] | list[list[str]]:
-    """What outputs for these rows are scored against: all accepted texts where there are several, else the one.
+    """What outputs for these rows are scored against: what a row lists, else its one target.
 
     Args:
-        rows: pairs with the column `target`, and `references`, lists of accepted texts, if there are several; or
-            images with the column `caption`, and `captions` likewise.
+        rows: of `load_source`, with the column `target`, and `references`, lists of accepted texts, if there are
+            several; or of `load_caption_source`, with `caption`, and `captions` if there are several.
+
+    Raises:
+        ValueError: rows of neither.
     """
     for column in ("references", "captions", "target", "caption"):
         if column in rows.column_names:

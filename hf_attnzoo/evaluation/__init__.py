@@ -30,7 +30,7 @@ from .scores import (
 if TYPE_CHECKING:
     from .modules import load_metric
     from .plotting import plot_by_length
-    from .pointing import pointing_hits, pointing_score
+    from .pointing import pointing_hits, pointing_score, share_of_hits
 
 __all__ = [
     "generation_metrics",
@@ -53,6 +53,7 @@ __all__ = [
     "LengthBin",
     "pointing_score",
     "pointing_hits",
+    "share_of_hits",
 ]
 
 
@@ -62,6 +63,7 @@ _LAZY = {
     "plot_by_length": "plotting",
     "pointing_score": "pointing",
     "pointing_hits": "pointing",
+    "share_of_hits": "pointing",
 }
 
 

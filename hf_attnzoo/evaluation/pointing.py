@@ -52,9 +52,23 @@ def pointing_score(
         ValueError: no rows, another number of predictions, nothing to point at, or a model without such attention.
     """
     hits = pointing_hits(model, processor, rows, predictions, batch_size=batch_size)
+    return share_of_hits(hits, "all" if predictions is None else "exact")
+
+
+def share_of_hits(hits: np.ndarray, scope: str) -> Score:
+    """The score of [`pointing_hits`].
+
+    Args:
+        hits:
+            1 for each hit, otherwise 0, shape `(N,)`.
+        scope:
+            Which captions counted: `"all"`, or the `"exact"` ones.
+
+    Raises:
+        ValueError: no hits at all.
+    """
     if not len(hits):
         raise ValueError("rows hold nothing to point at: no objects, or no caption was predicted right")
-    scope = "all" if predictions is None else "exact"
     return Score(float(hits.mean()), f"words:{len(hits)}|captions:{scope}|peak:bicubic")
 
 

@@ -257,6 +257,11 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
     return recipe
 
 
+def both_sides(value: Any) -> Any:
+    """A value for source and target, or the two of a list."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The one of `names` most like `name`, for error messages."""
     return difflib.get_close_matches(name, list(names), n=1, cutoff=0)[0]

@@ -33,20 +33,18 @@ class ZooTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` on batches of a token budget.
 
     Args:
-        batch_tokens: padded tokens of a training batch on one device, source and target together.
+        batch_sampler: of the training data, on one device.
         console: where to report to. Default: `None`, standard output.
-        kwargs: see `Seq2SeqTrainer`. The training dataset has the columns `input_ids` and `labels`.
+        kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
 
-    def __init__(self, *args: Any, batch_tokens: int, console: Console | None = None, **kwargs: Any):
+    def __init__(
+        self, *args: Any, batch_sampler: TokenBudgetBatchSampler, console: Console | None = None, **kwargs: Any
+    ):
         super().__init__(*args, **kwargs)
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
-        self._batch_sampler = TokenBudgetBatchSampler.from_dataset(
-            self.train_dataset,
-            max_tokens=batch_tokens,
-            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
-        )
+        self._batch_sampler = batch_sampler
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.progress_report = ProgressReport(self, console or make_console())
