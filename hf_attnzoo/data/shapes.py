@@ -21,7 +21,7 @@ from .splits import check_split, draw_rows, pick, split_of
 
 COLOURS: dict[str, tuple[int, int, int]] = {
     "red": (220, 30, 30),
-    "orange": (245, 140, 20),
+    "pink": (250, 140, 190),
     "yellow": (250, 225, 20),
     "green": (30, 150, 60),
     "cyan": (40, 200, 220),
@@ -29,7 +29,10 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "purple": (140, 40, 180),
     "black": (20, 20, 20),
 }
-"""Colours by name, as RGB; a shape's own is off by at most `COLOUR_SPREAD` in each channel."""
+"""Colours by name, as RGB; a shape's own is off by at most `COLOUR_SPREAD` in each channel.
+
+None begins with a vowel: whoever has to choose between "a" and "an" has to look at the shape before naming it.
+"""
 
 RELATIONS: dict[str, tuple[int, int]] = {"above": (0, -1), "below": (0, 1), "left of": (-1, 0), "right of": (1, 0)}
 """Where the first shape lies, seen from the second: steps to the right and down."""
@@ -142,7 +145,7 @@ def _layouts(split: str) -> tuple[tuple[_Layout, ...], tuple[_Layout, ...]]:
 
 
 def _phrase(shape: _Shape) -> str:
-    return f"{'an' if shape.colour[0] in 'aeiou' else 'a'} {shape.colour} {shape.name}"
+    return f"a {shape.colour} {shape.name}"
 
 
 def _background(generator: random.Random) -> tuple[int, int, int]:

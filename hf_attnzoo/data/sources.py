@@ -90,6 +90,11 @@ def references(rows: Dataset) -> list[str] | list[list[str]]:
     Args:
         rows: of `load_source`, with the column `target`, and `references`, lists of accepted texts, if there are
             several; or of `load_caption_source`, with `caption`, and `captions` if there are several.
+
+    Raises:
+        ValueError: rows of neither.
     """
-    columns = ("references", "target", "captions", "caption")
-    return list(rows[next(column for column in columns if column in rows.column_names)])
+    for column in ("references", "captions", "target", "caption"):
+        if column in rows.column_names:
+            return list(rows[column])
+    raise ValueError(f"rows have neither target nor caption; columns found: {', '.join(rows.column_names)}")

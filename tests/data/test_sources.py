@@ -21,6 +21,11 @@ def test_references():
     rows = Dataset.from_list([{"target": "a", "references": ["a", "b"]}, {"target": "c", "references": ["c"]}])
     assert references(rows) == [["a", "b"], ["c"]]
     assert references(rows.remove_columns("references")) == ["a", "c"]
+    captioned = Dataset.from_list([{"image": 0, "caption": "a", "captions": ["a", "b"]}])
+    assert references(captioned) == [["a", "b"]]
+    assert references(captioned.remove_columns("captions")) == ["a"]
+    with pytest.raises(ValueError, match="neither target nor caption; columns found: image"):
+        references(captioned.select_columns("image"))
 
 
 def test_files(tmp_path):
