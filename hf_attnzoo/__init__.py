@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
+    from .models.configuration_transformer import TransformerConfig
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
+    from .models.modeling_transformer import TransformerForConditionalGeneration, TransformerModel
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
     from .pipelines import TranslationPipeline
 
@@ -30,6 +32,9 @@ __all__ = [
     "LuongConfig",
     "LuongModel",
     "LuongForConditionalGeneration",
+    "TransformerConfig",
+    "TransformerModel",
+    "TransformerForConditionalGeneration",
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",
