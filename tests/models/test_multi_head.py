@@ -219,7 +219,7 @@ def test_in_pieces_through_a_cache_is_in_one(implementation, kind, output_attent
 def test_hypotheses_read_one_copy_of_their_source(implementation, cached):
     attention, source = build(implementation, cross=True), inputs(2, 4, seed=1)
     mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0]])
-    asking = inputs(6, 3)
+    asking = inputs(6, 2)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if cached else None
     made = cross_mask(attention.config, asking, source, mask)
     output, _ = attention(asking, made, source, cache)
