@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
     from .models.configuration_show_attend_tell import ShowAttendTellConfig
+    from .models.configuration_transformer import TransformerConfig
     from .models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
     from .models.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration, ShowAttendTellModel
+    from .models.modeling_transformer import TransformerForConditionalGeneration, TransformerModel
     from .models.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
     from .pipelines import CaptioningPipeline, TranslationPipeline
@@ -34,6 +36,9 @@ __all__ = [
     "LuongConfig",
     "LuongModel",
     "LuongForConditionalGeneration",
+    "TransformerConfig",
+    "TransformerModel",
+    "TransformerForConditionalGeneration",
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",

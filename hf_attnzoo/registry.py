@@ -78,6 +78,15 @@ FAMILIES: dict[str, Family] = {
             head="AutoModelForSeq2SeqLM",
         ),
         Family(
+            name="transformer",
+            config="TransformerConfig",
+            paper="Vaswani et al. (2017)",
+            summary="encoder-decoder made of multi-head attention",
+            task="seq2seq",
+            pipelines=("attnzoo-translation",),
+            head="AutoModelForSeq2SeqLM",
+        ),
+        Family(
             name="rnnlm",
             config="RNNLMConfig",
             paper="Zaremba, Sutskever and Vinyals (2014)",

@@ -15,12 +15,12 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax over the last dimension that gives masked positions a weight of exactly 0.
 
     Args:
-        scores: energies, shape `(B, Q, S)`.
-        mask: True or 1 where a position may be read, shape `(B, S)`, or `(B, Q, S)` if that depends on the query.
-            Default: `None`, all of them.
+        scores: energies, shape `(B, Q, S)`, or `(B, h, Q, S)` of several heads.
+        mask: True or 1 where a position may be read, shape `(B, S)`, or what broadcasts to that of the scores if it
+            depends on the query. Default: `None`, all of them.
 
     Returns:
-        Weights of shape `(B, Q, S)`. They sum to 1, or to 0 in a row whose mask is empty: no NaN in value or gradient.
+        Weights of the scores' shape. They sum to 1, or to 0 in a row whose mask is empty: no NaN in value or gradient.
     """
     if mask is None:
         return scores.softmax(dim=-1)

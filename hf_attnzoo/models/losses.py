@@ -198,3 +198,40 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.addmm_(left, right)
     else:
         total += left @ right
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor,
+    head: nn.Linear,
+    labels: Tensor,
+    smoothing: float,
+    num_items_in_batch: Tensor | int | None = None,
+) -> Tensor:
+    """Cross-entropy with a target of which every word has a share: `-(1 - e) log p(y) - e / V sum_v log p(v)`.
+
+    Args:
+        hidden: as in `token_cross_entropy`, like the arguments that aren't named here.
+        smoothing: e, the share that is spread over all V words (Szegedy et al. 2016, section 7), in [0, 1).
+
+    Returns:
+        The loss in nats, a scalar.
+    """
+    loss = token_cross_entropy(hidden, head, labels, num_items_in_batch)
+    if smoothing == 0:
+        return loss
+    kept = labels != IGNORE_INDEX
+    # With log p(v) = z_v - log sum exp(z), it is `-log p(y) + e (z_y - mean_v z_v)`: what is added is linear in z.
+    if torch.compiler.is_compiling() or not is_plain_linear(head):
+        logits = head(hidden)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        excess = logits.gather(-1, labels.masked_fill(~kept, 0)[..., None])[..., 0] - logits.mean(dim=-1)
+        total = excess.masked_fill(~kept, 0.0).sum()
+    else:
+        rows, words = hidden[kept], labels[kept]
+        rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        total = (rows * (head.weight[words] - head.weight.mean(dim=0))).sum()
+        if head.bias is not None:
+            total = total + (head.bias[words] - head.bias.mean()).sum()
+    count = kept.sum() if num_items_in_batch is None else num_items_in_batch
+    count = count.to(total.device).clamp(min=1) if torch.is_tensor(count) else max(count, 1)
+    return loss + smoothing * total / count

@@ -72,6 +72,10 @@ class AttnZooPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=std)
             self._init_padding(module)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
         elif hasattr(module, "initialize"):
             # After its children: modules are initialised from the leaves up.
             module.initialize()

@@ -235,7 +235,7 @@ def check_encoder_outputs(model: PreTrainedModel) -> None:
     assert_close(model(encoder_outputs=encoded, attention_mask=mask, labels=labels).logits, expected)
     # Vectors don't tell which words they are, which a model that copies them wants to know.
     words = {"copy_ids": input_ids} if getattr(model.config, "copy", False) else {}
-    if model.config.model_type == "attnzoo_rnnsearch":
+    if model.config.model_type in ("attnzoo_rnnsearch", "attnzoo_transformer"):
         # Nothing but annotations is needed there; a family whose encoder returns more says so.
         assert_close(
             model(encoder_outputs=(encoded[0],), attention_mask=mask, labels=labels, **words).logits, expected

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_attnzoo.models.losses import token_cross_entropy
+from hf_attnzoo.models.losses import smoothed_cross_entropy, token_cross_entropy
 from hf_attnzoo.models.wrapping import is_plain_linear
 
 SIZE, VOCAB = 6, 11
@@ -341,3 +341,29 @@ class TestMixture:
         loss = token_cross_entropy(hidden, head, labels, mixture=(parts[0], parts[1]), num_words=self.WORDS)
         assert loss == 0
         assert not any(gradient.any() for gradient in gradients(loss, hidden, head))
+
+
+class TestSmoothing:
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("divisor", [None, 5, torch.tensor(5)])
+    @pytest.mark.parametrize("wrapped", [False, True])
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+    def test_every_word_has_a_share(self, bias, divisor, wrapped, smoothing):
+        hidden, head = problem(bias)
+        logs = (hidden @ head.weight.T + (head.bias if bias else 0)).log_softmax(dim=-1)
+        expected = 0
+        for row, column in (LABELS != -100).nonzero().tolist():
+            shares = torch.full((VOCAB,), smoothing / VOCAB, dtype=torch.float64)
+            shares[LABELS[row, column]] += 1 - smoothing
+            expected = expected - (shares * logs[row, column]).sum() / (COUNT if divisor is None else 5)
+        if wrapped:
+            head.register_forward_hook(lambda module, inputs, output: None)
+        loss = smoothed_cross_entropy(hidden, head, LABELS, smoothing, divisor)
+        torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+        assert_same(gradients(loss, hidden, head), gradients(expected, hidden, head))
+
+    def test_nothing_to_predict_is_no_loss(self):
+        hidden, head = problem()
+        loss = smoothed_cross_entropy(hidden, head, torch.full_like(LABELS, -100), 0.1)
+        assert loss == 0
+        assert all((gradient == 0).all() for gradient in gradients(loss, hidden, head))
