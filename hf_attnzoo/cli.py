@@ -128,7 +128,7 @@ def attend(
         options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
         drawn = attention_map(loaded, processor, text, target, **options)
         drawn.plot(output)
-    written = drawn.target_text if isinstance(drawn, AttentionMap) else drawn.caption
+    written = drawn.target_text if isinstance(drawn, AttentionMap) else drawn.text
     typer.echo(f"{text} → {written}: {output}")
 
 

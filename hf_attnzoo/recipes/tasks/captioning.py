@@ -42,13 +42,9 @@ class CaptioningTask(Task):
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
         data = self.recipe.data
         if data.max_source_length is not None:
-            raise ValueError(
-                f"data.max_source_length={data.max_source_length} is for texts: leave it out for pictures"
-            )
+            raise ValueError(f"data.max_source_length={data.max_source_length} is for texts: leave it out")
         if data.on_too_long == "truncate":
-            raise ValueError(
-                "data.on_too_long=truncate is for pairs of texts: raise or skip captions that are too long"
-            )
+            raise ValueError("data.on_too_long=truncate is for texts: raise or skip captions that are too long")
         rows = load_caption_source(source, **options)
         return one_row_per_caption(rows) if training else rows
 
@@ -73,6 +69,10 @@ class CaptioningTask(Task):
 
     def build_processor(self, rows: Dataset) -> ShowAttendTellProcessor:
         section = self.recipe.tokenizer
+        for name in ("shared", "copy_slots"):
+            value = getattr(section, name)
+            if value:
+                raise ValueError(f"tokenizer.{name}={value} is for pairs of texts: leave it out")
         for name in ("kind", "vocab_size", "min_frequency", "lowercase"):
             value = getattr(section, name)
             if isinstance(value, list):
@@ -128,7 +128,7 @@ class CaptioningTask(Task):
 
     def draw(self, model: PreTrainedModel, processor: ShowAttendTellProcessor, rows: Dataset, path: Path) -> None:
         maps = [attention_map(model, processor, row["image"]) for row in rows]
-        plot_overlays(maps, path, titles=[item.caption for item in maps])
+        plot_overlays(maps, path, titles=[item.text for item in maps])
 
     def parts(self, processor: ShowAttendTellProcessor) -> dict[str, Any]:
         return {"tokenizer": processor.tokenizer, "image_processor": processor.image_processor, "processor": processor}
