@@ -331,7 +331,9 @@ class ShowAttendTellPreTrainedModel(AttnZooPreTrainedModel):
         elif isinstance(module, nn.GroupNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear | nn.Embedding):
+        elif isinstance(module, nn.Linear | nn.Embedding | ShowAttendTellAttention):
+            # The attention's own initialisation, which is RNNsearch's, would begin too near to nothing for a picture's
+            # many locations: it takes several times as long to leave it.
             self._init_uniform(module)
         else:
             super()._init_weights(module)
