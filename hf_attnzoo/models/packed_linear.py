@@ -41,6 +41,11 @@ class PackedLinear:
             return None
         return cls(linear, torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows))
 
+    def __deepcopy__(self, memo: dict) -> None:
+        # What copies the arguments of a generation gives them to another model, as assisted generation does: that has
+        # a layer of its own.
+        return None
+
     def __call__(self, inputs: Tensor) -> Tensor:
         """`(..., D)` to `(..., V)`."""
         if inputs.dtype != torch.float32:

@@ -72,6 +72,10 @@ class AttnZooPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=std)
             self._init_padding(module)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
         elif hasattr(module, "initialize"):
             # After its children: modules are initialised from the leaves up.
             module.initialize()
@@ -114,26 +118,27 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
         raise ValueError(f"{name} holds the id {culprit}, but ids go from 0 to {vocab_size - 1}")
 
 
-def check_labels(labels: Tensor, vocab_size: int) -> None:
+def check_labels(labels: Tensor, vocab_size: int, name: str = "labels") -> None:
     """Refuse labels that name no word.
 
     Args:
         labels: target ids, shape `(B, T)`, -100 where there is none.
         vocab_size: words of the target.
+        name: argument the labels came in by.
 
     Raises:
         ValueError: if `labels` isn't a matrix with something in it, or one is neither -100 nor in `[0, vocab_size)`.
     """
     if labels.ndim != 2 or 0 in labels.shape:
         raise ValueError(
-            f"labels must have the shape (batch, length) and hold at least one, got {tuple(labels.shape)}"
+            f"{name} must have the shape (batch, length) and hold at least one, got {tuple(labels.shape)}"
         )
     if torch.compiler.is_compiling():
         return
     high = labels.max().item()
     if high >= vocab_size or ((labels < 0) & (labels != -100)).any():
         raise ValueError(
-            f"labels must be -100 or from 0 to {vocab_size - 1}, got up to {high}, down to {labels.min()}"
+            f"{name} must be -100 or from 0 to {vocab_size - 1}, got up to {high}, down to {labels.min()}"
         )
 
 

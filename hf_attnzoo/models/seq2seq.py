@@ -92,6 +92,12 @@ class SharedVocabularyMixin:
         embeddings = self._get_resized_embeddings(
             self.get_decoder_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )
+        slots, size = getattr(self.config, "num_copy_slots", 0), embeddings.weight.shape[0]
+        if slots and size != self.config.vocab_size:
+            raise ValueError(
+                f"new_num_tokens={size}: the last num_copy_slots={slots} of vocab_size={self.config.vocab_size} words "
+                f"are slots for copied words, and must stay the last"
+            )
         self.set_decoder_input_embeddings(embeddings)
         head = self.get_output_embeddings()
         if head is not None:
@@ -141,7 +147,8 @@ class SharedSourceGenerationMixin(GenerationMixin):
         input_ids: Tensor | None = None,
         **model_kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        shared = {key: model_kwargs.pop(key) for key in ("encoder_outputs", "attention_mask") if key in model_kwargs}
+        of_source = ("encoder_outputs", "attention_mask", "copy_ids")
+        shared = {key: model_kwargs.pop(key) for key in of_source if key in model_kwargs}
         input_ids, model_kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **model_kwargs)
         return input_ids, model_kwargs | shared
 

@@ -233,18 +233,22 @@ def check_encoder_outputs(model: PreTrainedModel) -> None:
     before = encoded.last_hidden_state.clone()
     expected = model(input_ids=input_ids, labels=labels).logits
     assert_close(model(encoder_outputs=encoded, attention_mask=mask, labels=labels).logits, expected)
-    if model.config.model_type == "attnzoo_rnnsearch":
+    # Vectors don't tell which words they are, which a model that copies them wants to know.
+    words = {"copy_ids": input_ids} if getattr(model.config, "copy", False) else {}
+    if model.config.model_type in ("attnzoo_rnnsearch", "attnzoo_transformer"):
         # Nothing but annotations is needed there; a family whose encoder returns more says so.
-        assert_close(model(encoder_outputs=(encoded[0],), attention_mask=mask, labels=labels).logits, expected)
+        assert_close(
+            model(encoder_outputs=(encoded[0],), attention_mask=mask, labels=labels, **words).logits, expected
+        )
     embeds = model.get_input_embeddings()(input_ids)
-    assert_close(model(inputs_embeds=embeds, attention_mask=mask, labels=labels).logits, expected)
+    assert_close(model(inputs_embeds=embeds, attention_mask=mask, labels=labels, **words).logits, expected)
     for options in ({}, {"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 3}):
         plain = model.generate(input_ids, max_new_tokens=6, **options)
         assert torch.equal(
             model.generate(encoder_outputs=encoded, attention_mask=mask, max_new_tokens=6, **options), plain
         )
         assert torch.equal(
-            model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=6, **options), plain
+            model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=6, **options, **words), plain
         )
     assert torch.equal(encoded.last_hidden_state, before)
 
@@ -340,8 +344,8 @@ def check_accumulation(model: PreTrainedModel) -> None:
     """The losses of single rows, each divided by the labels of all, add up to that of the batch, gradients too."""
     input_ids, labels = ragged_batch(model)
     loss, gradients = loss_and_gradients(model, **source_of(model, input_ids), labels=labels)
-    logits = model(**source_of(model, input_ids), labels=labels).logits
-    predicted, aligned = aligned_logits(model, logits, labels)
+    output = model(**source_of(model, input_ids), labels=labels, output_attentions=True)
+    predicted, aligned = aligned_logits(model, output.logits, labels)
     count = (aligned != -100).sum()
     parts = [
         loss_and_gradients(
@@ -352,6 +356,11 @@ def check_accumulation(model: PreTrainedModel) -> None:
     assert_close(sum(part[0] for part in parts), loss)
     assert_equal_gradients(gradients, {name: sum(part[1][name] for part in parts) for name in gradients})
     by_hand = -predicted.log_softmax(-1)[aligned != -100].gather(1, aligned[aligned != -100][:, None]).mean()
+    if getattr(model.config, "coverage", False):
+        (weights,) = (attention[:, 0] for attention in cross_attentions_of(output))
+        before = [weights[:, :step].sum(dim=1) for step in range(weights.shape[1])]
+        repeated = torch.minimum(weights, torch.stack(before, dim=1)).sum(dim=-1)
+        by_hand += model.config.coverage_loss_weight * repeated[aligned != -100].mean()
     assert_close(loss, by_hand.detach())
 
 
@@ -436,6 +445,12 @@ def check_precision(model: PreTrainedModel) -> None:
         assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
+def _ratios_of_others(input_ids: Tensor, log_probs: Tensor) -> Tensor:
+    """Log-probabilities of words that can't be copied, as they are to each other."""
+    others = [word for word in range(log_probs.shape[-1]) if word not in input_ids]
+    return log_probs[..., others] - log_probs[..., others[:1]]
+
+
 def check_resize(model: PreTrainedModel) -> None:
     """Vocabularies grow and shrink, each with its head, without touching the words that stay."""
     input_ids, labels = ragged_batch(model)
@@ -447,7 +462,11 @@ def check_resize(model: PreTrainedModel) -> None:
         kept = min(size, size + change)
         logits = resized(**source_of(model, input_ids), labels=labels).logits
         assert logits.shape[-1] == size + change == resized.config.vocab_size
-        assert_close(logits[..., :kept], expected[..., :kept])
+        if getattr(model.config, "copy", False):
+            # Probabilities in place of logits: how many words share them matters, but not to their ratios.
+            assert_close(*(_ratios_of_others(input_ids, scores[..., :kept]) for scores in (logits, expected)))
+        else:
+            assert_close(logits[..., :kept], expected[..., :kept])
         loss_and_gradients(resized, **source_of(model, input_ids), labels=labels)
         head, embeddings = resized.get_output_embeddings(), written_embeddings(resized)
         assert head.weight.shape[0] == embeddings.weight.shape[0] == size + change
