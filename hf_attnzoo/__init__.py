@@ -11,10 +11,17 @@ from .registry import FAMILIES, Family, register
 
 if TYPE_CHECKING:
     from .attention_maps import AttentionMap, attention_map
+    from .models.configuration_gpt import GPTConfig
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
     from .models.configuration_transformer import TransformerConfig
+    from .models.modeling_gpt import (
+        GPTForCausalLM,
+        GPTForSequenceClassification,
+        GPTForTokenClassification,
+        GPTModel,
+    )
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
@@ -38,6 +45,11 @@ __all__ = [
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",
+    "GPTConfig",
+    "GPTModel",
+    "GPTForCausalLM",
+    "GPTForSequenceClassification",
+    "GPTForTokenClassification",
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",
