@@ -36,6 +36,7 @@ _SETTINGS = {
     "bos_token_id": "bos_token_id",
     "eos_token_id": "eos_token_id",
     "id2label": "id2label",
+    "label2id": "label2id",
     "problem_type": "problem_type",
 }
 
@@ -147,9 +148,11 @@ def to_gpt2(checkpoint: Checkpoint) -> PreTrainedModel:
     if name not in theirs:
         raise ValueError(f"architectures={config.architectures}: these can be converted: {', '.join(theirs)}")
     settings = {stock: getattr(config, ours) for ours, stock in _SETTINGS.items()}
-    for rate in ("embedding_dropout", "classifier_dropout"):
-        value = config.dropout if getattr(config, rate) is None else getattr(config, rate)
-        settings[_SETTINGS.get(rate, rate)] = value
+    if config.embedding_dropout is None:
+        settings["embd_pdrop"] = config.dropout
+    if name == "GPTForTokenClassification":
+        rate = config.classifier_dropout
+        settings["classifier_dropout"] = config.dropout if rate is None else rate
 
     taken, inside = {}, "" if name == "GPTModel" else "model."
     prefix = "" if name == "GPTModel" else "transformer."
