@@ -94,6 +94,10 @@ def from_gpt2(checkpoint: Checkpoint) -> PreTrainedModel:
     if architecture not in _CLASSES:
         raise ValueError(f"architectures={stock.architectures}: these can be converted: {', '.join(_CLASSES)}")
     settings = {ours: getattr(stock, theirs) for ours, theirs in _SETTINGS.items()}
+    for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        # GPT-2's own ids are left standing in models of smaller vocabularies, where they name no word.
+        if isinstance(settings[token], int) and settings[token] >= stock.vocab_size:
+            settings[token] = None
     # A rate that GPT-2 takes from its configuration without declaring it.
     settings["classifier_dropout"] = getattr(stock, "classifier_dropout", None)
     if settings["classifier_dropout"] is None and architecture == "GPT2ForTokenClassification":
