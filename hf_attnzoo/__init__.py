@@ -11,12 +11,19 @@ from .registry import FAMILIES, Family, register
 
 if TYPE_CHECKING:
     from .attention_maps import AttentionMap, ImageAttentionMap, attention_map
+    from .models.configuration_gpt import GPTConfig
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
     from .models.configuration_show_attend_tell import ShowAttendTellConfig
     from .models.configuration_transformer import TransformerConfig
     from .models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
+    from .models.modeling_gpt import (
+        GPTForCausalLM,
+        GPTForSequenceClassification,
+        GPTForTokenClassification,
+        GPTModel,
+    )
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
@@ -47,6 +54,11 @@ __all__ = [
     "ShowAttendTellForConditionalGeneration",
     "ShowAttendTellImageProcessor",
     "ShowAttendTellProcessor",
+    "GPTConfig",
+    "GPTModel",
+    "GPTForCausalLM",
+    "GPTForSequenceClassification",
+    "GPTForTokenClassification",
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",

@@ -106,6 +106,15 @@ FAMILIES: dict[str, Family] = {
             image_processor="ShowAttendTellImageProcessor",
             processor="ShowAttendTellProcessor",
         ),
+        Family(
+            name="gpt",
+            config="GPTConfig",
+            paper="Radford et al. (2018, 2019), Brown et al. (2020)",
+            summary="language model made of multi-head attention",
+            task="causal-lm",
+            pipelines=("text-generation", "text-classification", "token-classification"),
+            head="AutoModelForCausalLM",
+        ),
     )
 }
 
