@@ -118,7 +118,7 @@ class LuongAttention(nn.Module):
                 center = lengths * predicted.to(torch.promote_types(predicted.dtype, torch.float32)).sigmoid()
             weights = masked_softmax(scores, window_mask(positions, center, self.window, mask))
             if self.scope == "local-p":
-                weights = weights * gaussian(positions, center, self.window)
+                weights = weights * gaussian(positions, center, self.window).to(weights.dtype)
         return attend(weights.to(values.dtype), values), weights
 
     def scores(self, query: Tensor, keys: Tensor, positions: Tensor, coverage: Tensor | None = None) -> Tensor:
