@@ -255,7 +255,8 @@ class AdditiveAttention(nn.Module):
         if coverage is None:
             scores = additive_scores(query, keys, self.v)
         else:
-            scores = additive_scores(query + self.coverage_bias, keys, self.v, coverage, self.coverage_weight)
+            query = query + self.coverage_bias.to(query.dtype)
+            scores = additive_scores(query, keys, self.v, coverage, self.coverage_weight)
         weights = masked_softmax(scores, mask)
         return attend(weights.to(values.dtype), values), weights
 
