@@ -584,7 +584,7 @@ def _check_slots(copy_slots: int, causal: bool, source_kind: str, target_kind: s
         raise ValueError(f"copy_slots must be an int of at least 0, or None, got {copy_slots!r}")
     if causal:
         raise ValueError(f"copy_slots={copy_slots} is for two sides, and causal=True has one")
-    if copy_slots and (source_kind != target_kind or source_kind == "bpe"):
+    if copy_slots and (source_kind != target_kind or source_kind in ("bpe", "byte-bpe")):
         raise ValueError(
             f"copy_slots={copy_slots} needs one kind for both sides, 'word', 'symbol' or 'character', whose unknown "
             f"tokens can be copied, got {source_kind!r} and {target_kind!r}"
