@@ -6,11 +6,10 @@ from itertools import chain
 from pathlib import Path
 
 import datasets
-import numpy as np
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from .formats import column_names, format_of, read_jsonl, read_lines, read_parquet, read_table
+from .formats import format_of, read_column, read_text
 from .readers import HUB_NAME, SPLIT_ALIASES, listing
 from .splits import SPLITS, check_split
 
@@ -81,7 +80,7 @@ def _from_file(
 ) -> Dataset:
     kind = format_of(file)
     if kind is None:
-        text = _read_text(file)
+        text = read_text(file)
         first, last = _part(len(text), split, shares)
         documents = [text[first:last]]
     else:
@@ -102,27 +101,8 @@ def _part(length: int, split: str | None, shares: tuple[float, ...]) -> tuple[in
     return bounds[place], bounds[place + 1]
 
 
-def _read_text(file: Path) -> str:
-    lines = []
-    for number, line in read_lines(file):
-        _check_text(line, f"{file}:{number}")
-        lines.append(line)
-    # A text ends its lines with `\n`, the last one too.
-    return "".join(f"{line}\n" for line in lines)
-
-
 def _read_table(file: Path, kind: str, column: str, header: bool | None) -> Iterator[str]:
-    names = column_names(file, kind) if header is not False else [column]
-    if column not in names:
-        raise ValueError(f"{file}: text_column={column!r} is none of {', '.join(names)}")
-    # The readers of pairs do for one column too: it's both sides.
-    if kind == "jsonl":
-        rows = read_jsonl(file, column, column)
-    elif kind == "parquet":
-        rows = read_parquet(file, column, column)
-    else:
-        rows = read_table(file, kind, header, column, column)
-    for row in rows:
+    for row in read_column(file, kind, header, column):
         if row.problem is not None or not isinstance(row.source, str):
             raise ValueError(f"{file}:{row.line}: {row.problem or f'{column} is {row.source!r}, no text'}")
         _check_text(row.source, f"{file}:{row.line}")
@@ -137,30 +117,34 @@ def _check_text(text: str, where: str) -> None:
 def cut_blocks(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
     """Token ids of documents, one after the other with an end between them, in blocks of one length.
 
-    Blocks overlap by a token: the last of one is the first of the next, so that every token but the very first is
-    predicted once. What is left over at the end makes a shorter block.
+    Every token is predicted once. Where the tokenizer begins a text with special tokens, so does every block, and a
+    prompt looks like what the model has learnt from. Where it doesn't, the first token of a block is the last of the
+    one before, and the very first of all is not predicted. What is left over at the end makes a shorter block.
 
     Args:
         dataset: with the string column `text`.
         tokenizer: for a causal language model.
-        block_size: tokens of a block, one more than are predicted in it.
+        block_size: tokens of a block.
 
     Returns:
         A dataset of `input_ids` and `labels`, the same, up to `block_size` each.
 
     Raises:
-        ValueError: `block_size` below 2, or less than two tokens in all.
+        ValueError: `block_size` leaves no room for a token to predict, or there is none in the texts.
     """
-    if block_size < 2:
-        raise ValueError(f"block_size={block_size} must be at least 2")
+    start = tokenizer("")["input_ids"]
+    overlap = 0 if start else 1
+    step = block_size - len(start) - overlap
+    if step < 1:
+        raise ValueError(f"block_size={block_size} must be at least {len(start) + overlap + 1}")
     end = tokenizer.eos_token_id
-    ids: list[np.ndarray] = []
+    ids: list[list[int]] = []
     for text in dataset["text"]:
         encoded = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         ids += [[end], encoded] if ids and end is not None else [encoded]
-    stream = np.fromiter(chain.from_iterable(ids), dtype=np.int64)
-    if len(stream) < 2:
-        raise ValueError(f"the texts have {len(stream)} tokens; at least 2 are needed to predict one")
-    blocks = [stream[start : start + block_size] for start in range(0, len(stream) - 1, block_size - 1)]
+    stream = list(chain.from_iterable(ids))
+    if len(stream) <= overlap:
+        raise ValueError(f"the texts have {len(stream)} tokens, none of which can be predicted")
+    blocks = [start + stream[first : first + step + overlap] for first in range(0, len(stream) - overlap, step)]
     features = Features({"input_ids": List(Value("int64")), "labels": List(Value("int64"))})
     return Dataset.from_dict({"input_ids": blocks, "labels": blocks}, features=features)

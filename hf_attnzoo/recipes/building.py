@@ -20,6 +20,10 @@ from .trainer import ZooTrainer
 _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_copy_slots": "copy_slots"}
 
 
+# Ends of the names of scores that fall as a model gets better.
+_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
+
+
 def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
     """A fresh model of the recipe's family.
 
@@ -109,7 +113,7 @@ def build_trainer(
         # Inductor turns a scan over time into a loop that counts, and refuses without this, which fullgraph=True
         # implies and the Trainer's call of torch.compile doesn't.
         torch._dynamo.config.capture_scalar_outputs = True
-    lower_is_better = recipe.evaluation.best_metric.endswith("error_rate")
+    lower_is_better = recipe.evaluation.best_metric.endswith(_LOWER_IS_BETTER)
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(Path(recipe.output) / CHECKPOINTS),
         seed=recipe.seed,

@@ -38,6 +38,8 @@ class WritingTask(Task):
         }
 
     def rehearse(self, trainer: ZooTrainer) -> None:
+        if self.recipe.data.block_size is not None:
+            raise ValueError(f"data.block_size={self.recipe.data.block_size} is for language models: leave it out")
         evaluation = self.recipe.evaluation
         generation_metrics(["a"], ["a"], tokenize=evaluation.tokenize, names=evaluation.metrics)
         model = trainer.model.eval()
