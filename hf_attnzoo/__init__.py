@@ -11,10 +11,21 @@ from .registry import FAMILIES, Family, register
 
 if TYPE_CHECKING:
     from .attention_maps import AttentionMap, attention_map
+    from .models.configuration_bert import BERTConfig
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
     from .models.configuration_transformer import TransformerConfig
+    from .models.modeling_bert import (
+        BERTForMaskedLM,
+        BERTForMultipleChoice,
+        BERTForNextSentencePrediction,
+        BERTForPreTraining,
+        BERTForQuestionAnswering,
+        BERTForSequenceClassification,
+        BERTForTokenClassification,
+        BERTModel,
+    )
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
@@ -35,6 +46,15 @@ __all__ = [
     "TransformerConfig",
     "TransformerModel",
     "TransformerForConditionalGeneration",
+    "BERTConfig",
+    "BERTModel",
+    "BERTForMaskedLM",
+    "BERTForPreTraining",
+    "BERTForSequenceClassification",
+    "BERTForTokenClassification",
+    "BERTForQuestionAnswering",
+    "BERTForMultipleChoice",
+    "BERTForNextSentencePrediction",
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",

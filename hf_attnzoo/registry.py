@@ -23,7 +23,7 @@ class Family:
         paper: where it comes from.
         summary: what it is, in a few words.
         task: what recipes train it for, and what its data looks like; `"seq2seq"` is pairs of texts,
-            `"causal-lm"` plain text.
+            `"causal-lm"` and `"masked-lm"` plain text.
         pipelines: tasks of `transformers.pipeline` that it serves.
         head: auto class that recipes and commands load it by.
     """
@@ -81,6 +81,22 @@ FAMILIES: dict[str, Family] = {
             task="seq2seq",
             pipelines=("attnzoo-translation",),
             head="AutoModelForSeq2SeqLM",
+        ),
+        Family(
+            name="bert",
+            config="BERTConfig",
+            paper="Devlin, Chang, Lee and Toutanova (2019)",
+            summary="bidirectional encoder made of multi-head attention",
+            task="masked-lm",
+            pipelines=(
+                "fill-mask",
+                "text-classification",
+                "token-classification",
+                "zero-shot-classification",
+                "feature-extraction",
+                "attnzoo-question-answering",
+            ),
+            head="AutoModelForMaskedLM",
         ),
         Family(
             name="rnnlm",

@@ -154,3 +154,59 @@ def smoothed_cross_entropy(
     count = kept.sum() if num_items_in_batch is None else num_items_in_batch
     count = count.to(total.device).clamp(min=1) if torch.is_tensor(count) else max(count, 1)
     return loss + smoothing * total / count
+
+
+def classification_loss(
+    name: str,
+    logits: Tensor,
+    labels: Tensor,
+    problem_type: str | None = None,
+    num_items_in_batch: Tensor | int | None = None,
+) -> Tensor:
+    """Loss of a classifier, in 32-bit precision or better.
+
+    Args:
+        name: argument that the labels came in by.
+        logits: shape `(..., L)`.
+        labels: classes of shape `(...)`; or, of a `"multi_label_classification"`, 0 or 1 for each class, shape
+            `(..., L)`; or numbers of a `"regression"`, shape `(..., L)`, or `(...)` if L is 1. -100 doesn't count,
+            unless it is a number.
+        problem_type: which of these. Default: `None`, classes.
+        num_items_in_batch: what the sum is divided by. Default: `None`, the number of labels that count.
+
+    Returns:
+        A scalar: nats per label, or the squared error; 0 where no label counts.
+
+    Raises:
+        ValueError: if the labels have another shape, or name no class.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    labels = labels.to(logits.device)
+    num_labels = logits.shape[-1]
+    kept = labels != IGNORE_INDEX
+    if problem_type in (None, "single_label_classification"):
+        _check_shape(name, labels, logits.shape[:-1])
+        if not torch.compiler.is_compiling() and ((labels < 0) | (labels >= num_labels))[kept].any():
+            culprit = labels[kept][((labels < 0) | (labels >= num_labels))[kept]][0].item()
+            raise ValueError(f"{name} holds {culprit}, but must be -100 or from 0 to {num_labels - 1}")
+        total = nn.functional.cross_entropy(
+            logits.flatten(0, -2), labels.flatten().long(), ignore_index=IGNORE_INDEX, reduction="sum"
+        )
+    else:
+        if num_labels == 1 and labels.ndim == logits.ndim - 1:
+            labels, kept = labels[..., None], kept[..., None]
+        _check_shape(name, labels, logits.shape)
+        targets = labels.to(logits.dtype)
+        if problem_type == "regression":
+            kept = torch.ones_like(kept)
+            total = nn.functional.mse_loss(logits, targets, reduction="sum")
+        else:
+            losses = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+            total = losses.masked_fill(~kept, 0.0).sum()
+    count = kept.sum() if num_items_in_batch is None else num_items_in_batch
+    return total / (count.to(total.device).clamp(min=1) if torch.is_tensor(count) else max(count, 1))
+
+
+def _check_shape(name: str, labels: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(labels.shape) != tuple(shape):
+        raise ValueError(f"{name} must have the shape {tuple(shape)}, got {tuple(labels.shape)}")
