@@ -1,0 +1,57 @@
+"""Checkpoints of other code made ours, and ours made transformers' own.
+
+A conversion is a function in a module of this folder, and a row of `CONVERTERS`. It is given a `Checkpoint` and
+returns the model that holds its weights; reading, accounting for every parameter, saving, and the tokenizer are done
+here.
+"""
+
+import importlib
+from pathlib import Path
+
+from .checkpoints import Checkpoint, Weights, build_model, carry_tokenizer, read_checkpoint
+
+__all__ = ["CONVERTERS", "Checkpoint", "Weights", "build_model", "convert", "read_checkpoint"]
+
+# What a checkpoint is, its `model_type` if it has one -> module of this folder, and function there.
+CONVERTERS: dict[str, tuple[str, str]] = {
+    "gpt2": ("gpt2", "from_gpt2"),
+    "nanogpt": ("gpt2", "from_nanogpt"),
+    "attnzoo_gpt": ("gpt2", "to_gpt2"),
+}
+
+
+def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo") -> Path:
+    """Turn a checkpoint of another kind into one of the zoo, or one of the zoo into transformers' own.
+
+    Args:
+        source_dir: folder of a saved model, or a file that a training program wrote, such as nanoGPT's `ckpt.pt`.
+        target_dir: folder to write model, configuration and tokenizer to. It is made if need be.
+        to: `"attnzoo"`, or `"transformers"` for the way back.
+
+    Returns:
+        The folder that was written.
+
+    Raises:
+        ValueError: if the checkpoint is of no known kind, is already what it is to become, or has a parameter or a
+            setting, which is named, that the other side has no place for.
+        OSError: if there is no checkpoint.
+    """
+    source, target = Path(source_dir), Path(target_dir)
+    if to not in ("attnzoo", "transformers"):
+        raise ValueError(f"to={to!r} is none of 'attnzoo', 'transformers'")
+    if source.resolve() == target.resolve():
+        raise ValueError(f"target_dir={target} is source_dir: take another folder")
+    checkpoint = read_checkpoint(source)
+    if checkpoint.kind not in CONVERTERS:
+        raise ValueError(f"{source} holds a {checkpoint.kind!r}; these can be converted: {', '.join(CONVERTERS)}")
+    ours = checkpoint.kind.startswith("attnzoo_")
+    if ours != (to == "transformers"):
+        other = "transformers" if ours else "attnzoo"
+        raise ValueError(f"{source} holds a {checkpoint.kind!r}, which converts to={other!r}, not to={to!r}")
+
+    module, function = CONVERTERS[checkpoint.kind]
+    model = getattr(importlib.import_module(f"{__name__}.{module}"), function)(checkpoint)
+    checkpoint.weights.check_empty()
+    model.save_pretrained(target)
+    carry_tokenizer(checkpoint.folder, target)
+    return target
