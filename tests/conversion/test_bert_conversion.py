@@ -240,7 +240,8 @@ def test_the_tokenizer_goes_along(kind, tmp_path):
         tokenizer = transformers.BertTokenizer({word: index for index, word in enumerate(words)})
         expected = [2, 7, 5, 6, 3]
     else:
-        backend = Tokenizer(WordLevel({"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "the": 4}, unk_token="<unk>"))
+        vocab = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "the": 4}
+        backend = Tokenizer(WordLevel(vocab, **{"unk_token": "<unk>"}))
         backend.pre_tokenizer = WhitespaceSplit()
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=backend, **{"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
