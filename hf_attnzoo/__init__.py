@@ -12,6 +12,7 @@ from .registry import FAMILIES, Family, register
 if TYPE_CHECKING:
     from .attention_maps import AttentionMap, attention_map
     from .models.configuration_bert import BERTConfig
+    from .models.configuration_gpt import GPTConfig
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
         BERTForSequenceClassification,
         BERTForTokenClassification,
         BERTModel,
+    )
+    from .models.modeling_gpt import (
+        GPTForCausalLM,
+        GPTForSequenceClassification,
+        GPTForTokenClassification,
+        GPTModel,
     )
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
@@ -58,6 +65,11 @@ __all__ = [
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",
+    "GPTConfig",
+    "GPTModel",
+    "GPTForCausalLM",
+    "GPTForSequenceClassification",
+    "GPTForTokenClassification",
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",

@@ -107,6 +107,15 @@ FAMILIES: dict[str, Family] = {
             pipelines=("text-generation",),
             head="AutoModelForCausalLM",
         ),
+        Family(
+            name="gpt",
+            config="GPTConfig",
+            paper="Radford et al. (2018, 2019), Brown et al. (2020)",
+            summary="language model made of multi-head attention",
+            task="causal-lm",
+            pipelines=("text-generation", "text-classification", "token-classification"),
+            head="AutoModelForCausalLM",
+        ),
     )
 }
 

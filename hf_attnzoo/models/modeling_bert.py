@@ -24,8 +24,9 @@ from transformers.modeling_outputs import (
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from .classification import class_cross_entropy, classification_loss
 from .configuration_bert import BERTConfig
-from .losses import IGNORE_INDEX, classification_loss, token_cross_entropy
+from .losses import IGNORE_INDEX, token_cross_entropy
 from .multi_head import bidirectional_mask
 from .positions import LearnedPositions, check_positions, read_positions
 from .pretrained import check_embeds, check_ids, check_labels, check_mask, exactly_one
@@ -345,7 +346,7 @@ class BERTForPreTraining(MaskedWordsMixin, BERTPreTrainedModel):
         loss, logits = self._predict_words(outputs.last_hidden_state, labels, num_items_in_batch, skip_logits)
         follows = self.next_sentence(outputs.pooler_output)
         if next_sentence_label is not None:
-            of_pairs = classification_loss("next_sentence_label", follows, next_sentence_label)
+            of_pairs = class_cross_entropy("next_sentence_label", follows, next_sentence_label)
             if num_items_in_batch is not None and labels is not None:
                 of_pairs = of_pairs * (labels != IGNORE_INDEX).sum() / num_items_in_batch
             loss = of_pairs if loss is None else loss + of_pairs
@@ -405,7 +406,7 @@ class BERTForNextSentencePrediction(BERTPreTrainedModel):
         )
         logits = self.next_sentence(outputs.pooler_output)
         return NextSentencePredictorOutput(
-            loss=None if labels is None else classification_loss("labels", logits, labels, None, num_items_in_batch),
+            loss=None if labels is None else class_cross_entropy("labels", logits, labels, num_items_in_batch),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -447,8 +448,7 @@ class BERTForSequenceClassification(BERTPreTrainedModel):
         Args:
             labels: what `config.problem_type` says: `"single_label_classification"`, a class each, shape `(D,)`;
                 `"multi_label_classification"`, 0 or 1 for each class, shape `(D, L)`; `"regression"`, numbers of shape
-                `(D,)` or `(D, L)`. If it is None, one label is a number, whole numbers are classes, and others are
-                several labels. Where labels are -100, and no numbers of a regression, they don't count.
+                `(D,)` or `(D, L)`. If it is None, it is told by the labels, and set; see `classification_loss`.
             num_items_in_batch: what the summed loss is divided by. Default: `None`, the number of labels that count.
 
         The other arguments are those of `BERTModel.forward`.
@@ -469,10 +469,7 @@ class BERTForSequenceClassification(BERTPreTrainedModel):
             output_hidden_states=output_hidden_states,
         )
         logits = self.classifier(self.dropout(outputs.pooler_output))
-        loss = None
-        if labels is not None:
-            problem = self.config.problem_type or problem_type_of(labels, self.config.num_labels)
-            loss = classification_loss("labels", logits, labels, problem, num_items_in_batch)
+        loss = None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -526,7 +523,7 @@ class BERTForTokenClassification(BERTPreTrainedModel):
         )
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
         return TokenClassifierOutput(
-            loss=None if labels is None else classification_loss("labels", logits, labels, None, num_items_in_batch),
+            loss=None if labels is None else class_cross_entropy("labels", logits, labels, num_items_in_batch),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -597,7 +594,7 @@ class BERTForQuestionAnswering(BERTPreTrainedModel):
                 if places is None:
                     raise ValueError(f"{name} is missing: start_positions and end_positions come together")
                 places = places.masked_fill((places < 0) | (places >= scores.shape[1]), IGNORE_INDEX)
-                losses.append(classification_loss(name, scores, places, None, num_items_in_batch))
+                losses.append(class_cross_entropy(name, scores, places, num_items_in_batch))
             loss = (losses[0] + losses[1]) / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
@@ -672,15 +669,8 @@ class BERTForMultipleChoice(BERTPreTrainedModel):
             raise ValueError("position_ids start anew within a row, but a choice must be one text")
         logits = scores.view(given.shape[:2])
         return MultipleChoiceModelOutput(
-            loss=None if labels is None else classification_loss("labels", logits, labels, None, num_items_in_batch),
+            loss=None if labels is None else class_cross_entropy("labels", logits, labels, num_items_in_batch),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-
-def problem_type_of(labels: Tensor, num_labels: int) -> str:
-    """What labels that come without `config.problem_type` are labels of."""
-    if num_labels == 1:
-        return "regression"
-    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"

@@ -5,8 +5,6 @@ D is dropout, which no state passes through on its way in time (Zaremba, Sutskev
 Shapes: B texts, T words, H hidden size.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -14,9 +12,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
+from .causal_lm import CausalGenerationMixin, following_labels, infer_mask
 from .configuration_rnnlm import RNNLMConfig
-from .losses import IGNORE_INDEX, token_cross_entropy
-from .packed_linear import PackedHeadGenerationMixin, PackedLinear
+from .losses import token_cross_entropy
+from .packed_linear import PackedLinear
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
 from .recurrence import Carry, RecurrentCache, ragged_layout, take_positions
 from .recurrent_layer import RecurrentLayer
@@ -136,7 +135,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
         )
 
 
-class RNNLMForCausalLM(PackedHeadGenerationMixin, RNNLMPreTrainedModel):
+class RNNLMForCausalLM(CausalGenerationMixin, RNNLMPreTrainedModel):
     """The language model: layers and the output layer."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
@@ -204,9 +203,7 @@ class RNNLMForCausalLM(PackedHeadGenerationMixin, RNNLMPreTrainedModel):
         if labels is not None:
             check_mask("labels", labels, hidden.shape[:2])
             mask = text_mask(attention_mask, input_ids, hidden, self.config)
-            following = labels[:, 1:]
-            if mask is not None and not begun:
-                following = following.masked_fill(mask[:, :-1].cumsum(dim=1) == 0, IGNORE_INDEX)
+            following = following_labels(labels, None if begun else mask)
             loss = token_cross_entropy(hidden[:, :-1], self.lm_head, following, num_items_in_batch)
         head = self.lm_head if packed_head is None else packed_head
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -216,47 +213,6 @@ class RNNLMForCausalLM(PackedHeadGenerationMixin, RNNLMPreTrainedModel):
             cache=outputs.cache,
             hidden_states=outputs.hidden_states,
         )
-
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        next_sequence_length: int | None = None,
-        cache: RecurrentCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """Inputs of the next step.
-
-        Args:
-            input_ids: the whole of the texts so far, shape `(B * beams, T)`.
-            next_sequence_length: how many of the last ids to feed. Default: `None`, all.
-            cache: the states, if there are some already.
-            inputs_embeds: vectors in place of the prompt's ids. `generate()` looks for the name of this argument.
-            kwargs: see `GenerationMixin.prepare_inputs_for_generation`.
-
-        Returns:
-            Keyword arguments of `forward`.
-
-        Raises:
-            ValueError: if the cache has seen as much as there is, or more.
-        """
-        if next_sequence_length is not None and next_sequence_length < 1:
-            given = input_ids if inputs_embeds is None else inputs_embeds
-            raise ValueError(
-                f"input_ids has {given.shape[1]} ids, but the cache has already seen {cache.get_seq_length()}: "
-                f"pass the whole text so far and its attention_mask, and at least one id that is new"
-            )
-        inputs = super().prepare_inputs_for_generation(
-            input_ids,
-            next_sequence_length=next_sequence_length,
-            cache=cache,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        if inputs.get("attention_mask") is None and inputs.get("input_ids") is not None:
-            # generate() drops a mask of ones, and a padding id that the model has chosen is a word like any other.
-            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        return inputs
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -283,10 +239,7 @@ def text_mask(
             attention_mask = attention_mask[:, -vectors.shape[1] :]
         check_mask("attention_mask", attention_mask, vectors.shape[:2])
         return attention_mask.bool()
-    pad, end = config.pad_token_id, config.eos_token_id
-    if input_ids is None or pad is None or pad in (end if isinstance(end, list) else [end]):
-        return None
-    return input_ids != pad
+    return infer_mask(input_ids, config)
 
 
 def spread(outputs: Tensor, before: Tensor | None, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
