@@ -26,7 +26,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "ForSequenceClassification": ("pooler.dense", "classifier"),
     "ForTokenClassification": ("classifier",),
     "ForQuestionAnswering": ("span",),
-    "ForMultipleChoice": ("pooler.dense", "classifier"),
+    "ForMultipleChoice": ("pooler.dense", "choice"),
 }
 _HEADS = {
     "bert": {
@@ -35,6 +35,7 @@ _HEADS = {
         "lm_head": "cls.predictions.decoder",
         "next_sentence": "cls.seq_relationship",
         "classifier": "classifier",
+        "choice": "classifier",
         "span": "qa_outputs",
     },
     "roberta": {
@@ -42,6 +43,7 @@ _HEADS = {
         "transform.norm": "lm_head.layer_norm",
         "lm_head": "lm_head.decoder",
         "classifier": "classifier",
+        "choice": "classifier",
         "span": "qa_outputs",
     },
 }

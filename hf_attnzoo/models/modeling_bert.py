@@ -612,7 +612,7 @@ class BERTForMultipleChoice(BERTPreTrainedModel):
         super().__init__(config)
         self.model = BERTModel(config)
         self.dropout = ClassifierDropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.choice = nn.Linear(config.hidden_size, 1)
         self.post_init()
 
     @can_return_tuple
@@ -664,7 +664,7 @@ class BERTForMultipleChoice(BERTPreTrainedModel):
             )
         }
         outputs = self.model(**flat, output_attentions=output_attentions, output_hidden_states=output_hidden_states)
-        scores = self.classifier(self.dropout(outputs.pooler_output))
+        scores = self.choice(self.dropout(outputs.pooler_output))
         if scores.shape[0] != given.shape[0] * given.shape[1]:
             raise ValueError("position_ids start anew within a row, but a choice must be one text")
         logits = scores.view(given.shape[:2])

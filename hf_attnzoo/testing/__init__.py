@@ -1,4 +1,4 @@
-"""The contracts that the encoder-decoders and the causal language models of the zoo keep, as checks anybody can call.
+"""The contracts that the models of the zoo keep, as checks anybody can call.
 
 A family's test file is a few lines:
 
@@ -12,7 +12,8 @@ def test_contract(check, options):
     check(scattered(RNNSearchForConditionalGeneration(RNNSearchConfig.from_preset("tiny", vocab_size=20, **options))))
 ```
 
-A causal language model has `CAUSAL_CONTRACT` and `CAUSAL_INTEGRATIONS`; most checks are the same.
+A causal language model has `CAUSAL_CONTRACT` and `CAUSAL_INTEGRATIONS`, an encoder `ENCODER_CONTRACT`, which is for
+its heads, `ENCODER_BASE_CONTRACT` for the model without one, and `ENCODER_INTEGRATIONS`; most checks are the same.
 
 Each check takes a small model in evaluation mode, of at least 16 words on either side, and raises AssertionError if
 the model breaks the contract. It leaves the model as it found it.
@@ -51,6 +52,18 @@ from .contract import (
     check_resize,
     check_round_trip,
 )
+from .encoders import (
+    check_encoder_accumulation,
+    check_encoder_answers,
+    check_encoder_batch_equals_single,
+    check_encoder_empty_text,
+    check_encoder_inputs_embeds,
+    check_encoder_padding,
+    check_encoder_refusals,
+    check_encoder_resize,
+    check_half_the_work,
+    check_packed_texts,
+)
 from .integrations import (
     check_compile,
     check_export,
@@ -65,6 +78,9 @@ __all__ = [
     "SEQ2SEQ_INTEGRATIONS",
     "CAUSAL_CONTRACT",
     "CAUSAL_INTEGRATIONS",
+    "ENCODER_CONTRACT",
+    "ENCODER_BASE_CONTRACT",
+    "ENCODER_INTEGRATIONS",
     "scattered",
     "ragged_batch",
 ]
@@ -108,6 +124,31 @@ CAUSAL_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
 )
 """What holds for every variant of every causal language model; each takes a moment."""
 
+ENCODER_BASE_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    check_encoder_batch_equals_single,
+    check_encoder_padding,
+    check_encoder_empty_text,
+    check_encoder_inputs_embeds,
+    check_packed_texts,
+    check_encoder_resize,
+    check_encoder_refusals,
+    check_encoder_answers,
+    check_round_trip,
+    check_refuses_pickle,
+)
+"""What holds for every variant of every encoder that has no head; each takes a moment."""
+
+ENCODER_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    *ENCODER_BASE_CONTRACT,
+    check_base_and_head,
+    check_encoder_accumulation,
+    check_gradients,
+    check_gradient_checkpointing,
+    check_dropout,
+    check_precision,
+    check_half_the_work,
+)
+"""The same for every head of every encoder."""
 
 _INTEGRATIONS = (check_compile, check_export, check_remote_code, check_lora, check_int8)
 
@@ -116,3 +157,6 @@ SEQ2SEQ_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATI
 
 CAUSAL_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = (*_INTEGRATIONS, check_text_generation)
 """The same for causal language models."""
+
+ENCODER_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATIONS
+"""The same for encoders with a head."""
