@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from .registry import FAMILIES, Family, register
 
 if TYPE_CHECKING:
-    from .attention_maps import AttentionMap, attention_map
+    from .attention_maps import AttentionMap, ImageAttentionMap, attention_map
     from .models.configuration_bert import BERTConfig
     from .models.configuration_gpt import GPTConfig
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
     from .models.configuration_rnnsearch import RNNSearchConfig
+    from .models.configuration_show_attend_tell import ShowAttendTellConfig
     from .models.configuration_transformer import TransformerConfig
+    from .models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
     from .models.modeling_bert import (
         BERTForMaskedLM,
         BERTForMultipleChoice,
@@ -36,9 +38,11 @@ if TYPE_CHECKING:
     from .models.modeling_luong import LuongForConditionalGeneration, LuongModel
     from .models.modeling_rnnlm import RNNLMForCausalLM, RNNLMModel
     from .models.modeling_rnnsearch import RNNSearchForConditionalGeneration, RNNSearchModel
+    from .models.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration, ShowAttendTellModel
     from .models.modeling_transformer import TransformerForConditionalGeneration, TransformerModel
+    from .models.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
-    from .pipelines import TranslationPipeline
+    from .pipelines import CaptioningPipeline, TranslationPipeline
 
 __version__ = "0.1.0"
 __all__ = [
@@ -70,19 +74,30 @@ __all__ = [
     "GPTForCausalLM",
     "GPTForSequenceClassification",
     "GPTForTokenClassification",
+    "ShowAttendTellConfig",
+    "ShowAttendTellModel",
+    "ShowAttendTellForConditionalGeneration",
+    "ShowAttendTellImageProcessor",
+    "ShowAttendTellProcessor",
     "AttnZooTokenizer",
     "train_tokenizer",
     "TranslationPipeline",
+    "CaptioningPipeline",
     "AttentionMap",
+    "ImageAttentionMap",
     "attention_map",
 ]
 
 _LAZY = {
     "AttentionMap": "attention_maps",
+    "ImageAttentionMap": "attention_maps",
     "attention_map": "attention_maps",
     "AttnZooTokenizer": "models.tokenization_attnzoo",
     "train_tokenizer": "models.tokenization_attnzoo",
+    "ShowAttendTellImageProcessor": "models.image_processing_show_attend_tell",
+    "ShowAttendTellProcessor": "models.processing_show_attend_tell",
     "TranslationPipeline": "pipelines",
+    "CaptioningPipeline": "pipelines",
 }
 
 

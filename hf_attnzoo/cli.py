@@ -20,7 +20,9 @@ BeamsOption = Annotated[
     int | None, typer.Option("--beams", "-b", min=1, help="Hypotheses of beam search; 1 is greedy.")
 ]
 LengthOption = Annotated[int | None, typer.Option("--max-new-tokens", min=1, help="Longest output, in tokens.")]
-BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Texts at a time.")]
+NBestOption = Annotated[int, typer.Option("--n-best", "-n", min=1, help="Outputs for each input, best first.")]
+ScoresOption = Annotated[bool, typer.Option("--scores", help="Print log-probabilities before the outputs.")]
+BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Inputs at a time.")]
 
 
 @app.callback()
@@ -46,15 +48,12 @@ def train(
     with _plain_errors():
         result = run_recipe(load_recipe(find_recipe(recipe), overrides or ()), console)
         _end_together()
-    if not result.samples:
+    if not result.next_command:
         return
     picture = "; attention.png shows where it looked" if (result.model / "attention.png").is_file() else ""
     say(console, f"\nmodel and card are in {result.model}{picture}. Next:\n")
-    source = result.samples[0][0]
-    # Two dashes keep a text from being taken for an option.
-    words = [str(result.model), *(["--"] if source.startswith("-") else []), source]
-    say(console, f"  attnzoo translate {shlex.join(words)}")
-    say(console, "  attnzoo train parallel-text data.source=YOUR_PAIRS.tsv")
+    say(console, f"  {shlex.join(result.next_command)}")
+    say(console, f"  {result.own_data}")
 
 
 @app.command()
@@ -63,8 +62,8 @@ def translate(
     text: Annotated[str | None, typer.Argument(help="Text to translate. Without it, lines of FILE or stdin.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="One text a line.")] = None,
     beams: BeamsOption = None,
-    n_best: Annotated[int, typer.Option("--n-best", "-n", min=1, help="Outputs for each text, best first.")] = 1,
-    scores: Annotated[bool, typer.Option("--scores", help="Print log-probabilities before the outputs.")] = False,
+    n_best: NBestOption = 1,
+    scores: ScoresOption = False,
     replace_unknown: Annotated[
         bool, typer.Option("--replace-unknown", help="Put the aligned source word in the place of an unknown one.")
     ] = False,
@@ -77,12 +76,7 @@ def translate(
     """Translate a text, a file, or standard input, a line at a time."""
     if text is not None and file is not None:
         raise typer.BadParameter("give a text or --file, not both")
-    options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-    if n_best > 1:
-        if beams is not None and beams < n_best:
-            raise typer.BadParameter(f"--beams {beams} can't give --n-best {n_best}: take as many beams, or more")
-        options["num_return_sequences"] = n_best
-        options["num_beams"] = beams or n_best
+    options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens) | _n_best(n_best, beams)
     if lexicon is not None and not replace_unknown:
         raise typer.BadParameter("--lexicon is for --replace-unknown, which is missing")
     with _plain_errors():
@@ -96,9 +90,29 @@ def translate(
 
 
 @app.command()
+def caption(
+    model: ModelArgument,
+    images: Annotated[list[str], typer.Argument(help="Pictures: files or URLs.")],
+    beams: BeamsOption = None,
+    n_best: NBestOption = 1,
+    scores: ScoresOption = False,
+    max_new_tokens: LengthOption = None,
+    batch_size: BatchOption = 32,
+) -> None:
+    """Say what pictures show."""
+    options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens) | _n_best(n_best, beams)
+    with _plain_errors():
+        results = _pipeline(model, "image-to-text")(images, batch_size=batch_size, return_scores=scores, **options)
+        for outputs in results:
+            for output in [outputs] if isinstance(outputs, dict) else outputs:
+                score = f"{output['score']:.4f}\t" if scores else ""
+                typer.echo(f"{score}{output['caption']}")
+
+
+@app.command()
 def attend(
     model: ModelArgument,
-    text: Annotated[str, typer.Argument(help="Text to translate.")],
+    text: Annotated[str, typer.Argument(metavar="INPUT", help="Text to translate, or picture to caption.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
     target: Annotated[
         str | None, typer.Option("--target", "-t", help="Show the attention while this is written.")
@@ -106,15 +120,16 @@ def attend(
     beams: BeamsOption = None,
     max_new_tokens: LengthOption = None,
 ) -> None:
-    """Draw where a model looks while it translates a text."""
-    from .attention_maps import attention_map
+    """Draw where a model looks while it translates a text, or says what a picture shows."""
+    from .attention_maps import AttentionMap, attention_map
 
     with _plain_errors():
-        loaded, tokenizer = _load(model)
+        loaded, processor = _load(model)
         options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-        drawn = attention_map(loaded, tokenizer, text, target, **options)
+        drawn = attention_map(loaded, processor, text, target, **options)
         drawn.plot(output)
-    typer.echo(f"{drawn.source_text} → {drawn.target_text}: {output}")
+    written = drawn.target_text if isinstance(drawn, AttentionMap) else drawn.caption
+    typer.echo(f"{text} → {written}: {output}")
 
 
 @app.command()
@@ -134,8 +149,8 @@ def evaluate(
     batch_size: BatchOption = 32,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a model's translations of a dataset."""
-    from .data import load_source
+    """Score what a model writes for a dataset: translations of texts, or captions of pictures."""
+    from .data import load_caption_source, load_source, references
     from .evaluation import generation_metrics
     from .recipes.reading import read_yaml
     from .recipes.reporting import make_console
@@ -147,21 +162,23 @@ def evaluate(
         arguments = {key: read_yaml(value, key) for key, value in map(_key_value, options or [])}
         if "name_or_path" in arguments:
             raise ValueError(f"name_or_path={arguments['name_or_path']}: the data has been named already, {data}")
-        rows = load_source(data, **arguments)
-        sources, references = list(rows["source"]), list(rows["target"])
+        pictures = _task(model) == "image-to-text"
+        rows = load_caption_source(data, **arguments) if pictures else load_source(data, **arguments)
+        sources, key = (rows["image"], "caption") if pictures else (rows["source"], "translation_text")
         generation = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-        results = _pipeline(model)(sources, batch_size=batch_size, **generation)
-        outputs = [item["translation_text"] for item in results]
-        scores = generation_metrics(outputs, references, **settings)
+        results = _pipeline(model, _task(model))(list(sources), batch_size=batch_size, **generation)
+        outputs = [item[key] for item in results]
+        scores = generation_metrics(outputs, references(rows), **settings)
+    unit = "pictures" if pictures else "pairs"
     if as_json:
-        typer.echo(json.dumps({"pairs": len(outputs), **scores}, ensure_ascii=False))
+        typer.echo(json.dumps({unit: len(outputs), **scores}, ensure_ascii=False))
         return
     cells = [
         (name, f"{value:.4f}", str(scores[f"{name}_signature"]))
         for name, value in scores.items()
         if not name.endswith("_signature")
     ]
-    make_console().print(_table(("score", "value", "settings"), cells, f"{len(outputs):,} pairs of {data}"))
+    make_console().print(_table(("score", "value", "settings"), cells, f"{len(outputs):,} {unit} of {data}"))
 
 
 @app.command()
@@ -210,6 +227,14 @@ def _end_together() -> None:
         distributed.destroy_process_group()
 
 
+def _n_best(count: int, beams: int | None) -> dict[str, int]:
+    if count == 1:
+        return {}
+    if beams is not None and beams < count:
+        raise typer.BadParameter(f"--beams {beams} can't give --n-best {count}: take as many beams, or more")
+    return {"num_return_sequences": count, "num_beams": beams or count}
+
+
 def _generation_options(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
@@ -243,17 +268,31 @@ def _read_lexicon(file: Path) -> dict[str, str]:
 
 
 def _load(model: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoModelForImageTextToText, AutoModelForSeq2SeqLM, AutoProcessor, AutoTokenizer
 
     with _named(model):
+        if _task(model) == "image-to-text":
+            return AutoModelForImageTextToText.from_pretrained(model), AutoProcessor.from_pretrained(model)
         return AutoModelForSeq2SeqLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
 
 
-def _pipeline(model: str) -> Any:
+def _pipeline(model: str, task: str = "seq2seq") -> Any:
     from transformers import pipeline
 
+    name = {"seq2seq": "attnzoo-translation", "image-to-text": "attnzoo-captioning"}[task]
     with _named(model):
-        return pipeline("attnzoo-translation", model=model)
+        return pipeline(name, model=model)
+
+
+def _task(model: str) -> str:
+    """What a model is for: as our own families say, and translation for any other."""
+    from transformers import AutoConfig
+
+    from .registry import FAMILIES
+
+    with _named(model):
+        config = AutoConfig.from_pretrained(model)
+    return next((family.task for family in FAMILIES.values() if isinstance(config, family.config_class)), "seq2seq")
 
 
 @contextmanager

@@ -23,9 +23,11 @@ class Family:
         paper: where it comes from.
         summary: what it is, in a few words.
         task: what recipes train it for, and what its data looks like; `"seq2seq"` is pairs of texts,
-            `"causal-lm"` and `"masked-lm"` plain text.
+            `"causal-lm"` and `"masked-lm"` plain text, `"image-to-text"` pictures and their captions.
         pipelines: tasks of `transformers.pipeline` that it serves.
         head: auto class that recipes and commands load it by.
+        image_processor: class name in `image_processing_<name>.py`, if the family reads images.
+        processor: class name in `processing_<name>.py`, if it has one.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Family:
     task: str
     pipelines: tuple[str, ...]
     head: str
+    image_processor: str | None = None
+    processor: str | None = None
 
     @property
     def config_class(self) -> type:
@@ -116,12 +120,24 @@ FAMILIES: dict[str, Family] = {
             pipelines=("text-generation", "text-classification", "token-classification"),
             head="AutoModelForCausalLM",
         ),
+        Family(
+            name="show_attend_tell",
+            config="ShowAttendTellConfig",
+            paper="Xu et al. (2015)",
+            summary="captions of pictures: convolutions, and an LSTM with soft or hard attention over their grid",
+            task="image-to-text",
+            pipelines=("attnzoo-captioning",),
+            head="AutoModelForImageTextToText",
+            image_processor="ShowAttendTellImageProcessor",
+            processor="ShowAttendTellProcessor",
+        ),
     )
 }
 
 # task -> module and class of the pipeline, and the auto class it loads
 PIPELINES: dict[str, tuple[str, str, str]] = {
     "attnzoo-translation": ("hf_attnzoo.pipelines.translation", "TranslationPipeline", "AutoModelForSeq2SeqLM"),
+    "attnzoo-captioning": ("hf_attnzoo.pipelines.captioning", "CaptioningPipeline", "AutoModelForImageTextToText"),
 }
 
 
@@ -187,12 +203,31 @@ def _link_tokenizer(auto: ModuleType, ours: ModuleType) -> None:
         auto.AutoTokenizer.register(family.config_class, tokenizer_class=ours.AttnZooTokenizer, exist_ok=True)
 
 
+def _link_image_processor(family: Family) -> Callable[[ModuleType, ModuleType], None]:
+    def link(auto: ModuleType, ours: ModuleType) -> None:
+        classes = {"pil": getattr(ours, family.image_processor)}
+        auto.AutoImageProcessor.register(family.config_class, image_processor_classes=classes, exist_ok=True)
+
+    return link
+
+
+def _link_processor(family: Family) -> Callable[[ModuleType, ModuleType], None]:
+    def link(auto: ModuleType, ours: ModuleType) -> None:
+        auto.AutoProcessor.register(family.config_class, getattr(ours, family.processor), exist_ok=True)
+
+    return link
+
+
 def _link_pipeline(task: str, name: str, auto_class: str) -> Callable[[ModuleType, ModuleType], None]:
     def link(pipelines: ModuleType, ours: ModuleType) -> None:
         import transformers
 
+        pipeline_class = getattr(ours, name)
         pipelines.PIPELINE_REGISTRY.register_pipeline(
-            task, pipeline_class=getattr(ours, name), pt_model=getattr(transformers, auto_class), type="text"
+            task,
+            pipeline_class=pipeline_class,
+            pt_model=getattr(transformers, auto_class),
+            type=pipeline_class.kind,
         )
 
     return link
@@ -210,10 +245,31 @@ _LINKS: list[tuple[str, str, Callable[[ModuleType, ModuleType], None]]] = [
     ),
     ("transformers.models.auto.tokenization_auto", "hf_attnzoo.models.tokenization_attnzoo", _link_tokenizer),
     *(
+        (
+            "transformers.models.auto.image_processing_auto",
+            f"hf_attnzoo.models.image_processing_{family.name}",
+            _link_image_processor(family),
+        )
+        for family in FAMILIES.values()
+        if family.image_processor
+    ),
+    *(
+        (
+            "transformers.models.auto.processing_auto",
+            f"hf_attnzoo.models.processing_{family.name}",
+            _link_processor(family),
+        )
+        for family in FAMILIES.values()
+        if family.processor
+    ),
+    *(
         ("transformers.pipelines", module, _link_pipeline(task, name, auto_class))
         for task, (module, name, auto_class) in PIPELINES.items()
     ),
 ]
+
+# A module that those of ours in a registry need: they can't be imported while it is in the middle of being imported.
+_NEEDED: dict[str, str] = {"transformers.pipelines": "hf_attnzoo.pipelines.generating"}
 
 # What to do with one module alone, as soon as it is there.
 _FOLLOW_UPS: dict[str, Callable[[ModuleType], None]] = {
@@ -225,6 +281,9 @@ _FOLLOW_UPS: dict[str, Callable[[ModuleType], None]] = {
 # when the other is complete; whichever ends last makes the link.
 _loading: set[str] = set()
 
+# Module that is being imported -> registry that waits for it.
+_waiting: dict[str, str] = {}
+
 
 def _is_loaded(name: str) -> bool:
     return name in sys.modules and name not in _loading
@@ -234,6 +293,11 @@ def _connect(name: str) -> None:
     """Do what the complete import of `name` has made possible."""
     if name in _FOLLOW_UPS:
         _FOLLOW_UPS[name](sys.modules[name])
+    if name in _waiting:
+        _connect(_waiting.pop(name))
+    if _NEEDED.get(name) in _loading:
+        _waiting[_NEEDED[name]] = name
+        return
     for registry, ours, link in _LINKS:
         if name == registry and ours not in sys.modules:
             importlib.import_module(ours)
@@ -264,7 +328,10 @@ class _ConnectingLoader(importlib.abc.Loader):
 class _ConnectingFinder(importlib.abc.MetaPathFinder):
     """Notices the import of the modules in the table."""
 
-    names = frozenset(name for registry, ours, _ in _LINKS for name in (registry, ours)) | _FOLLOW_UPS.keys()
+    names = frozenset(name for registry, ours, _ in _LINKS for name in (registry, ours)) | {
+        *_NEEDED.values(),
+        *_FOLLOW_UPS,
+    }
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
         if fullname not in self.names:

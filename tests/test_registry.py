@@ -26,6 +26,8 @@ import hf_attnzoo""",
     "pipelines, then the package": "from transformers import pipeline; import hf_attnzoo",
     "a model's module": "from hf_attnzoo.models.modeling_rnnsearch import RNNSearchModel",
     "the pipeline's module": "from hf_attnzoo.pipelines.translation import TranslationPipeline",
+    "the other pipeline's module": "from hf_attnzoo.pipelines.captioning import CaptioningPipeline",
+    "what pipelines share": "import hf_attnzoo.pipelines.generating",
 }
 
 QUESTIONS = """
@@ -48,6 +50,7 @@ answers = [
     type(pipe) is hf_attnzoo.TranslationPipeline,
     type(pipe.model) is hf_attnzoo.RNNSearchForConditionalGeneration,
     "attnzoo-translation" in PIPELINE_REGISTRY.get_supported_tasks(),
+    PIPELINE_REGISTRY.check_task("attnzoo-captioning")[1]["impl"] is hf_attnzoo.CaptioningPipeline,
 ]
 """
 
@@ -103,7 +106,7 @@ def test_importing_the_package_imports_nothing_heavy(answers):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_transformers_knows_the_families_in_every_order_of_imports(answers, order):
-    assert answers[order] == [True] * 8
+    assert answers[order] == [True] * 9
 
 
 def test_names_are_lazy_and_listed():
@@ -145,6 +148,11 @@ def test_every_row_of_the_table_is_true(name):
         mapping = getattr(transformers, auto_class)._model_mapping
         assert mapping[config_class] is model_class
     assert family.config in hf_attnzoo.__all__
+    if family.image_processor:
+        classes = transformers.IMAGE_PROCESSOR_MAPPING[config_class]
+        assert classes == {"pil": getattr(hf_attnzoo, family.image_processor)}
+    if family.processor:
+        assert transformers.PROCESSOR_MAPPING[config_class] is getattr(hf_attnzoo, family.processor)
     for text in (family.paper, family.summary, family.task):
         assert text.strip() == text != ""
     assert family.pipelines
@@ -166,6 +174,9 @@ def test_every_row_of_the_table_is_true(name):
 def test_model_files_stand_alone(path):
     """What travels with a checkpoint imports nothing that may be missing where it arrives."""
     allowed = {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub"} | sys.stdlib_module_names
+    if path.stem.startswith("image_processing_"):
+        # transformers' own image processors need no less
+        allowed |= {"numpy", "PIL"}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed

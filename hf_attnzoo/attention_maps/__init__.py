@@ -4,11 +4,26 @@
 from hf_attnzoo.attention_maps import attention_map
 
 attention_map(model, tokenizer, "5 March 2021").plot("map.png")
+attention_map(captioner, processor, "photo.jpg").overlay("words.png")
 ```
 """
 
-from .capture import attention_map, source_tokens
+from .capture import attention_map, attention_rows, source_tokens
+from .image_maps import ImageAttentionMap, find_peak, upsample
 from .maps import AttentionMap
+from .overlay import plot_overlay, plot_overlays
 from .plotting import plot_grid, save_figure
 
-__all__ = ["attention_map", "AttentionMap", "plot_grid", "source_tokens", "save_figure"]
+__all__ = [
+    "attention_map",
+    "AttentionMap",
+    "ImageAttentionMap",
+    "plot_grid",
+    "plot_overlay",
+    "plot_overlays",
+    "attention_rows",
+    "source_tokens",
+    "upsample",
+    "find_peak",
+    "save_figure",
+]

@@ -111,7 +111,7 @@ def plot_grid(
     if not vmax > 0:
         raise ValueError(f"vmax is {vmax}; it must be above 0")
     if path is not None:
-        _format(path)
+        check_format(path)
 
     figure = Figure(dpi=dpi, facecolor="white")
     canvas = FigureCanvasAgg(figure)
@@ -156,11 +156,11 @@ def _draw_map(
 
     points = max(SMALLEST_FONT_POINTS, min(FONT_POINTS, 0.6 * 72 * cell))
     every = math.ceil(1.2 * points / 72 / cell)
-    text = {"fontsize": points, "fontfamily": _fonts(), "color": INK, "parse_math": False}
+    text = {"fontsize": points, "fontfamily": usable_fonts(), "color": INK, "parse_math": False}
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=4)
-    axes.set_xticks(range(0, columns, every), [_label(token) for token in attention.source[::every]], **text)
-    axes.set_yticks(range(0, rows, every), [_label(token) for token in attention.target[::every]], **text)
+    axes.set_xticks(range(0, columns, every), [label_of(token) for token in attention.source[::every]], **text)
+    axes.set_yticks(range(0, rows, every), [label_of(token) for token in attention.target[::every]], **text)
 
     # Characters stand upright, words on their side; the `</s>` at the end of characters is a word
     characters = 2 * sum(len(token) == 1 for token in attention.source) >= columns
@@ -214,12 +214,12 @@ def _arrange(figure: Figure, panels: list[_Panel], columns: int, colours: Scalar
         axes = figure.add_axes((0, 0, 1, 1))
         bar = figure.colorbar(colours, cax=axes, ticks=[0, colours.norm.vmax / 2, colours.norm.vmax])
         bar.outline.set(edgecolor=INK, linewidth=0.6)
-        axes.tick_params(length=0, labelsize=8, labelcolor=INK, labelfontfamily=_fonts()[0])
+        axes.tick_params(length=0, labelsize=8, labelcolor=INK, labelfontfamily=usable_fonts()[0])
         high = min(COLORBAR_HEIGHT, height - 2 * BORDER - tops[0])
         place(axes, grid_width + GAP / 2, BORDER + tops[0], COLORBAR_WIDTH, high)
 
 
-def _label(token: str) -> str:
+def label_of(token: str) -> str:
     """A token as a label: what the eye cannot see is made visible, what is too long is cut."""
     shown = "".join(_visible(character) for character in token)
     if unicodedata.category(shown[:1] or "a").startswith("M"):
@@ -236,7 +236,8 @@ def _visible(character: str) -> str:
 
 
 @functools.cache
-def _fonts() -> list[str]:
+def usable_fonts() -> list[str]:
+    """Those of `FONTS` that are installed."""
     installed = set(font_manager.get_font_names())
     return [name for name in FONTS if name in installed]
 
@@ -260,18 +261,23 @@ def save_figure(figure: Figure, path: str | PathLike) -> None:
     Raises:
         ValueError: the suffix is none of the three.
     """
-    picture = render(figure, _format(path))
+    write_whole(render(figure, check_format(path)), path)
+
+
+def write_whole(content: bytes, path: str | PathLike) -> None:
+    """Writes a file whole or not at all; its folders are made as needed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        part.write_bytes(picture)
+        part.write_bytes(content)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _format(path: str | PathLike) -> str:
+def check_format(path: str | PathLike) -> str:
+    """`png`, `svg` or `pdf`, by the suffix of a path; a `ValueError` for any other."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise ValueError(f"path is {os.fspath(path)!r}; its suffix must be one of {', '.join(FORMATS)}")

@@ -1,6 +1,6 @@
-"""Data: readers and generators that give `datasets.Dataset`s of `source` and `target`, and batches made of them.
+"""Data: readers and generators that give `datasets.Dataset`s of `source` and `target`, or of `image` and `caption`.
 
-Names load when first used: `import hf_attnzoo.data` imports neither torch nor datasets.
+And batches made of them. Names load when first used: `import hf_attnzoo.data` imports neither torch nor datasets.
 """
 
 import importlib
@@ -8,21 +8,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .batching import TokenBudgetBatchSampler, token_lengths
-    from .collators import Seq2SeqCollator, tokenize_pairs
+    from .captions import load_captions, one_row_per_caption
+    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_pairs
     from .dates import locale_names
     from .readers import load_pairs
-    from .sources import SOURCES, load_source
+    from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
 
 _HOMES = {
     "load_source": "sources",
     "SOURCES": "sources",
+    "references": "sources",
+    "load_caption_source": "sources",
+    "CAPTION_SOURCES": "sources",
     "load_pairs": "readers",
+    "load_captions": "captions",
+    "one_row_per_caption": "captions",
     "locale_names": "dates",
     "SPLITS": "splits",
     "split_of": "splits",
     "tokenize_pairs": "collators",
     "Seq2SeqCollator": "collators",
+    "CaptionCollator": "collators",
     "TokenBudgetBatchSampler": "batching",
     "token_lengths": "batching",
 }
@@ -30,12 +37,18 @@ _HOMES = {
 __all__ = [
     "load_source",
     "SOURCES",
+    "references",
+    "load_caption_source",
+    "CAPTION_SOURCES",
     "load_pairs",
+    "load_captions",
+    "one_row_per_caption",
     "locale_names",
     "SPLITS",
     "split_of",
     "tokenize_pairs",
     "Seq2SeqCollator",
+    "CaptionCollator",
     "TokenBudgetBatchSampler",
     "token_lengths",
 ]

@@ -1,4 +1,4 @@
-"""From pairs of texts to token ids, and from rows of ids to padded tensors."""
+"""From pairs of texts to token ids, and from rows of ids, or of images and captions, to padded tensors."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 from .batching import token_lengths
 
@@ -34,8 +34,8 @@ class Seq2SeqCollator:
         pad_to_multiple_of: round both lengths up, for tensor cores.
 
     Returns of a call:
-        `input_ids` and `attention_mask`, shape `(B, S)`; `labels`, shape `(B, T)`, padded on the right with -100,
-        if the rows have them. Other columns are left out.
+        `input_ids` and `attention_mask`, shape `(B, S)`, and `copy_ids`, padded with -100, if the rows have them;
+        `labels`, shape `(B, T)`, padded on the right with -100, if the rows have them. Other columns are left out.
 
     Raises:
         ValueError: no pad token, no rows, an empty source, a row longer than the limit.
@@ -66,6 +66,9 @@ class Seq2SeqCollator:
             "input_ids": self._pad(sources, self.tokenizer.pad_token_id, side),
             "attention_mask": self._pad(masks, 0, side),
         }
+        if "copy_ids" in rows[0]:
+            copies = [torch.as_tensor(row["copy_ids"], dtype=torch.long) for row in rows]
+            batch["copy_ids"] = self._pad(copies, -100, side)
         if "labels" in rows[0]:
             labels = self._column(rows, "labels", self.max_target_length, "max_target_length")
             batch["labels"] = self._pad(labels, -100, "right")
@@ -90,6 +93,52 @@ class Seq2SeqCollator:
         return pad(batch, (missing, 0) if side == "left" else (0, missing), value=value)
 
 
+@dataclass
+class CaptionCollator:
+    """Makes a batch of rows of images and captions, which are decoded, resized and tokenized here, not before.
+
+    `Trainer` needs `remove_unused_columns=False` with it, and `dataloader_num_workers` spreads the work.
+
+    Args:
+        processor: an image processor and a tokenizer in one, called as `processor(images=..., text=...)`.
+        model: if it has `prepare_decoder_input_ids_from_labels`, the batch gets `decoder_input_ids`, as label
+            smoothing in `Trainer` needs them.
+        max_target_length: longest caption allowed, in tokens, `</s>` included. None: no limit.
+
+    Returns of a call:
+        `pixel_values` `(B, 3, rows, columns)`; `labels` `(B, T)`, padded on the right with -100, if the rows have a
+        `caption`. Other columns are left out.
+
+    Raises:
+        ValueError: no rows, an image that cannot be read, a caption that is empty or longer than the limit.
+    """
+
+    processor: ProcessorMixin
+    model: Any = None
+    max_target_length: int | None = None
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        if len(rows) == 0:
+            raise ValueError("rows is empty: a batch needs at least one row")
+        images = [row["image"] for row in rows]
+        if "caption" not in rows[0]:
+            return dict(self.processor(images=images, return_tensors="pt"))
+        captions = [row["caption"] for row in rows]
+        batch = dict(self.processor(images=images, text=captions, return_tensors="pt"))
+        lengths = (batch["labels"] != -100).sum(1).tolist()
+        for i, (caption, length) in enumerate(zip(captions, lengths, strict=True)):
+            if not caption.strip():
+                raise ValueError(f"the caption of row {i} in the batch is empty")
+            if self.max_target_length is not None and length > self.max_target_length:
+                raise ValueError(
+                    f"the caption of row {i} in the batch has {length} tokens, more than"
+                    f" max_target_length={self.max_target_length}"
+                )
+        if hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
+            batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+        return batch
+
+
 def tokenize_pairs(
     dataset: Dataset,
     tokenizer: PreTrainedTokenizerBase,
@@ -110,8 +159,8 @@ def tokenize_pairs(
         num_proc: processes to tokenize with.
 
     Returns:
-        A dataset of `input_ids`, `labels`, `length`, the sum of their lengths, and `row`, the number of the pair in
-        `dataset`, which differs from its place where pairs were skipped.
+        A dataset of `input_ids`, `labels`, `length`, the sum of their lengths, `row`, the number of the pair in
+        `dataset`, which differs from its place where pairs were skipped, and `copy_ids`, if the tokenizer makes them.
 
     Raises:
         ValueError: a bad argument, a row too long for `on_too_long="raise"`, a row without tokens, or no row left.
@@ -167,7 +216,7 @@ def tokenize_pairs(
             tokens = tokens.map(
                 _truncate,
                 batched=True,
-                fn_kwargs={"limits": limits, "special": set(tokenizer.all_special_ids)},
+                fn_kwargs={"limits": limits, "special": set(tokenizer.all_special_ids), "tokenizer": tokenizer},
                 num_proc=num_proc,
                 desc="Truncating",
             )
@@ -181,21 +230,30 @@ def _tokenize(batch: dict[str, list[str]], rows: list[int], tokenizer: PreTraine
     # Lengths are judged below, so the tokenizer need not warn of them
     encoded = tokenizer(batch["source"], text_target=batch["target"], verbose=False)
     ids, labels = encoded["input_ids"], encoded["labels"]
-    return {"input_ids": ids, "labels": labels, "length": _total(ids, labels), "row": rows}
+    copies = {"copy_ids": encoded["copy_ids"]} if "copy_ids" in encoded else {}
+    return {"input_ids": ids, "labels": labels, "length": _total(ids, labels), "row": rows} | copies
 
 
-def _truncate(batch: dict[str, list], limits: dict[str, int | None], special: set[int]) -> dict[str, list]:
+def _truncate(
+    batch: dict[str, list], limits: dict[str, int | None], special: set[int], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, list]:
     cut = {}
     for column, limit in limits.items():
-        cut[column] = [
-            ids
-            if limit is None or len(ids) <= limit
-            else ids[: limit - 1] + ids[-1:]
-            if ids[-1] in special
-            else ids[:limit]
-            for ids in batch[column]
+        cut[column] = [_cut(ids, limit, special) for ids in batch[column]]
+    if "copy_ids" in batch:
+        cut["copy_ids"] = [_cut(ids, limits["input_ids"], special) for ids in batch["copy_ids"]]
+        # What is cut off can't be copied.
+        cut["labels"] = [
+            [tokenizer.unk_token_id if label in tokenizer.slot_ids and label not in copies else label for label in row]
+            for row, copies in zip(cut["labels"], cut["copy_ids"], strict=True)
         ]
     return cut | {"length": _total(cut["input_ids"], cut["labels"])}
+
+
+def _cut(ids: list[int], limit: int | None, special: set[int]) -> list[int]:
+    if limit is None or len(ids) <= limit:
+        return ids
+    return ids[: limit - 1] + ids[-1:] if ids[-1] in special else ids[:limit]
 
 
 def _total(ids: list[list[int]], labels: list[list[int]]) -> list[int]:

@@ -46,6 +46,30 @@ def format_of(path: Path) -> str | None:
     return SUFFIXES.get(suffixes[-1]) if suffixes else None
 
 
+def column_names(path: Path, kind: str) -> list[str]:
+    """Names of a table's columns: the first line of a TSV or CSV, the fields of the first object of a JSONL file.
+
+    Raises:
+        ValueError: the file is empty, or its beginning cannot be read.
+    """
+    if kind == "parquet":
+        return _parquet_columns(path)
+    if kind == "jsonl":
+        for number, line in read_lines(path):
+            if line.strip():
+                try:
+                    return list(json.loads(line))
+                except (ValueError, TypeError, RecursionError) as error:
+                    raise ValueError(f"{path}:{number}: broken JSON: {error}") from error
+        raise ValueError(f"{path}: the file has no rows")
+    number, names = next((_tsv if kind == "tsv" else _csv)(path), (0, [""]))
+    if isinstance(names, str):
+        raise ValueError(f"{path}:{number}: {names}")
+    if names == [""]:
+        raise ValueError(f"{path}: the file has no header line")
+    return names
+
+
 def choose_columns(columns: Sequence[str], source: Column, target: Column, where: str) -> tuple[int, int]:
     """Positions of source and target among a table's columns.
 
@@ -207,6 +231,16 @@ def read_parquet(path: Path, source: Column, target: Column) -> Iterator[Row]:
                 for pair in zip(*(table[name].to_pylist() for name in names), strict=True):
                     number += 1
                     yield Row(number, *pair)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: not a Parquet file that can be read ({error})") from error
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.read_schema(path).names
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a Parquet file that can be read ({error})") from error
 

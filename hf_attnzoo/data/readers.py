@@ -30,8 +30,12 @@ PAIR_FEATURES = Features({"source": Value("string"), "target": Value("string")})
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 
 # Other names under which a split is commonly stored
-_ALIASES = {"validation": ("validation", "valid", "val", "dev"), "train": ("train", "training"), "test": ("test",)}
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+SPLIT_ALIASES = {
+    "validation": ("validation", "valid", "val", "dev"),
+    "train": ("train", "training"),
+    "test": ("test",),
+}
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _WARNINGS = 5
 
 
@@ -105,7 +109,7 @@ def load_pairs(
                 " for parallel text files"
             )
         return _from_files((here, here), split, columns, kind, header, streaming, on_error)
-    if format_of(here) is not None or not _HUB_NAME.fullmatch(path):
+    if format_of(here) is not None or not HUB_NAME.fullmatch(path):
         raise FileNotFoundError(f"{path}: no such file or folder")
     if split is None:
         raise ValueError(f"split=None: say which split of the Hub dataset {path!r} is meant")
@@ -171,8 +175,8 @@ def _from_folder(
         stored = datasets.load_from_disk(str(folder))
         return _from_dataset(stored, str(folder), split and check_split(split), columns, streaming, on_error)
     if split is None:
-        raise ValueError(f"split=None: say which split of {folder} is meant; found: {_listing(folder)}")
-    names = _ALIASES.get(split, (split,))
+        raise ValueError(f"split=None: say which split of {folder} is meant; found: {listing(folder)}")
+    names = SPLIT_ALIASES.get(split, (split,))
     if (folder / "dataset_dict.json").is_file():
         stored = datasets.load_from_disk(str(folder))
         found = [name for name in stored if name in names]
@@ -206,11 +210,12 @@ def _from_folder(
     try:
         dataset = datasets.load_dataset(str(folder), split=split, streaming=streaming)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{folder}: nothing here for split {split!r}; found: {_listing(folder)}") from error
+        raise FileNotFoundError(f"{folder}: nothing here for split {split!r}; found: {listing(folder)}") from error
     return _from_dataset(dataset, str(folder), None, columns, streaming, on_error)
 
 
-def _listing(folder: Path) -> str:
+def listing(folder: Path) -> str:
+    """Names in a folder, the first twenty of them, for a message."""
     names = sorted(file.name for file in folder.iterdir())
     return ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "nothing"
 

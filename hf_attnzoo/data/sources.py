@@ -1,4 +1,4 @@
-"""The table of built-in sources, and the one door to them, to files and to the Hub."""
+"""The tables of built-in sources, and the doors to them, to files and to the Hub."""
 
 import difflib
 import inspect
@@ -7,12 +7,18 @@ from collections.abc import Callable
 
 from datasets import Dataset, IterableDataset
 
+from .captions import load_captions
 from .dates import dates
+from .g2p import g2p
 from .readers import load_pairs
 from .sequences import copy, reverse
+from .shapes import shapes
 
-SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy}
-"""Built-in sources by name: functions of `(split, size, ...)`."""
+SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy, "g2p": g2p}
+"""Built-in sources of pairs of texts by name: functions of `(split, size, ...)`."""
+
+CAPTION_SOURCES: dict[str, Callable[..., Dataset]] = {"shapes": shapes}
+"""Built-in sources of pictures and captions by name: functions of `(split, size, ...)`."""
 
 
 def load_source(name_or_path: str | os.PathLike, split: str | None = None, **options) -> Dataset | IterableDataset:
@@ -29,11 +35,37 @@ def load_source(name_or_path: str | os.PathLike, split: str | None = None, **opt
         ValueError: an option that the source does not have (the nearest one is named), or that it needs and lacks,
             or whatever the source itself refuses.
     """
+    return _load(name_or_path, split, options, SOURCES, load_pairs)
+
+
+def load_caption_source(name_or_path: str | os.PathLike, split: str | None = None, **options) -> Dataset:
+    """A dataset of `image` and `caption` from a built-in source, a folder of images or the Hub.
+
+    Args:
+        name_or_path: a name in `CAPTION_SOURCES`, which goes before a folder of that name (write `./shapes` for the
+            folder), or whatever `load_captions` reads.
+        split: `train`, `validation` or `test`; see `load_captions` for what it means for a folder.
+        **options: the other arguments of the source's function, or of `load_captions`.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        ValueError: as in `load_source`.
+    """
+    return _load(name_or_path, split, options, CAPTION_SOURCES, load_captions)
+
+
+def _load(
+    name_or_path: str | os.PathLike,
+    split: str | None,
+    options: dict,
+    sources: dict[str, Callable[..., Dataset]],
+    reader: Callable[..., Dataset | IterableDataset],
+) -> Dataset | IterableDataset:
     name = os.fspath(name_or_path)
-    if name in SOURCES:
-        source, given, what = SOURCES[name], {"split": split}, f"source {name!r}"
+    if name in sources:
+        source, given, what = sources[name], {"split": split}, f"source {name!r}"
     else:
-        source, given, what = load_pairs, {"path": name, "split": split}, f"{name!r}, read as a file or dataset,"
+        source, given, what = reader, {"path": name, "split": split}, f"{name!r}, read as a file or dataset,"
     parameters = inspect.signature(source).parameters
     known = [parameter for parameter in parameters if parameter not in given]
     for option in options:
@@ -46,7 +78,23 @@ def load_source(name_or_path: str | os.PathLike, split: str | None = None, **opt
     try:
         return source(**given, **options)
     except FileNotFoundError as error:
-        nearest = difflib.get_close_matches(name, SOURCES, n=1)
+        nearest = difflib.get_close_matches(name, sources, n=1)
         if not nearest:
             raise
         raise FileNotFoundError(f"{error}; did you mean the built-in source {nearest[0]!r}?") from error
+
+
+def references(rows: Dataset) -> list[str] | list[list[str]]:
+    """What outputs for these rows are scored against: what a row lists, else its one target.
+
+    Args:
+        rows: of `load_source`, with the column `target`, and `references`, lists of accepted texts, if there are
+            several; or of `load_caption_source`, with `caption`, and `captions` if there are several.
+
+    Raises:
+        ValueError: rows of neither.
+    """
+    for column in ("references", "captions", "target", "caption"):
+        if column in rows.column_names:
+            return list(rows[column])
+    raise ValueError(f"rows have neither target nor caption; columns found: {', '.join(rows.column_names)}")

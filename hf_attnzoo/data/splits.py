@@ -3,6 +3,7 @@
 import hashlib
 import random
 from collections.abc import Callable
+from typing import Any
 
 SPLITS = ("train", "validation", "test")
 
@@ -17,6 +18,13 @@ def check_split(split: str) -> str:
     return split
 
 
+def check_seed(seed: int) -> int:
+    """Return `seed`, or raise a `ValueError` that says what a seed is."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(f"seed={seed!r} must be an integer")
+    return seed
+
+
 def split_of(text: str) -> str:
     """The split a text belongs to: 90 % `train`, 5 % `validation`, 5 % `test`.
 
@@ -27,8 +35,8 @@ def split_of(text: str) -> str:
 
 
 def draw_rows(
-    name: str, split: str, size: int, seed: int, propose: Callable[[random.Random], dict[str, str] | None]
-) -> list[dict[str, str]]:
+    name: str, split: str, size: int, seed: int, propose: Callable[[random.Random], dict[str, Any] | None]
+) -> list[dict[str, Any]]:
     """Draw `size` rows with distinct sources; a larger `size` begins with the rows of a smaller one.
 
     Args:
@@ -44,11 +52,10 @@ def draw_rows(
     check_split(split)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"size={size!r} must be an integer of at least 1")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ValueError(f"seed={seed!r} must be an integer")
+    check_seed(seed)
     # Seeding with text goes through SHA-512: equal on every machine, and splits share no stream
     generator = random.Random(f"{name}/{split}/{seed}")
-    rows: dict[str, dict[str, str]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     misses = 0
     while len(rows) < size:
         row = propose(generator)

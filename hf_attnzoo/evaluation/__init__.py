@@ -1,4 +1,4 @@
-"""Evaluation without a network: scores of written texts, their intervals, and accuracy by source length.
+"""Evaluation without a network: scores of written texts, their intervals, accuracy by source length, and attention.
 
 ```python
 from hf_attnzoo.evaluation import generation_metrics
@@ -20,6 +20,7 @@ from .scores import (
     exact_match,
     exact_matches,
     generation_metrics,
+    sequence_error_rate,
     token_accuracy,
     token_error_rate,
     token_errors,
@@ -29,11 +30,13 @@ from .scores import (
 if TYPE_CHECKING:
     from .modules import load_metric
     from .plotting import plot_by_length
+    from .pointing import pointing_hits, pointing_score, share_of_hits
 
 __all__ = [
     "generation_metrics",
     "load_metric",
     "exact_match",
+    "sequence_error_rate",
     "token_error_rate",
     "token_accuracy",
     "bleu",
@@ -48,11 +51,20 @@ __all__ = [
     "by_length",
     "plot_by_length",
     "LengthBin",
+    "pointing_score",
+    "pointing_hits",
+    "share_of_hits",
 ]
 
 
 # Seconds to import, for transformers' pipelines and for matplotlib: only for those who use them
-_LAZY = {"load_metric": "modules", "plot_by_length": "plotting"}
+_LAZY = {
+    "load_metric": "modules",
+    "plot_by_length": "plotting",
+    "pointing_score": "pointing",
+    "pointing_hits": "pointing",
+    "share_of_hits": "pointing",
+}
 
 
 def __getattr__(name: str) -> Any:

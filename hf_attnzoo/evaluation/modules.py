@@ -78,6 +78,11 @@ class ExactMatch(_TextMetric):
     inputs = _TEXTS
 
 
+class SequenceErrorRate(_TextMetric):
+    score = staticmethod(scores.sequence_error_rate)
+    inputs = _TEXTS
+
+
 class TokenErrorRate(_TextMetric):
     score = staticmethod(scores.token_error_rate)
 
@@ -99,6 +104,7 @@ class Chrf(_TextMetric):
 
 METRICS = {
     "exact_match": ExactMatch,
+    "sequence_error_rate": SequenceErrorRate,
     "token_error_rate": TokenErrorRate,
     "token_accuracy": TokenAccuracy,
     "bleu": Bleu,
@@ -111,7 +117,7 @@ def load_metric(name: str, **kwargs: Any) -> evaluate.Metric:
 
     Args:
         name:
-            `"exact_match"`, `"token_error_rate"`, `"token_accuracy"`, `"bleu"` or `"chrf"`.
+            `"exact_match"`, `"sequence_error_rate"`, `"token_error_rate"`, `"token_accuracy"`, `"bleu"` or `"chrf"`.
         **kwargs:
             Those of `evaluate.Metric`. Texts are kept in memory, unless `num_process` is above 1: then give each run
             an `experiment_id` of its own.

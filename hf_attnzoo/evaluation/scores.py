@@ -44,6 +44,19 @@ def exact_match(predictions: Sequence[str], references: References, *, lowercase
     return Score(float(matches.mean()), _signature(references, lowercase))
 
 
+def sequence_error_rate(predictions: Sequence[str], references: References, *, lowercase: bool = False) -> Score:
+    """Share of predictions that equal no reference, 1 less the exact match: 0 is perfect.
+
+    Where a text is the pronunciation of one word this is the word error rate of grapheme-to-phoneme conversion, and
+    [`token_error_rate`] with `tokenize="none"` its phoneme error rate.
+
+    Raises:
+        ValueError: no predictions, another number of references, or something that is not a text.
+    """
+    matches = exact_matches(predictions, references, lowercase=lowercase)
+    return Score(float(1 - matches.mean()), _signature(references, lowercase))
+
+
 def token_error_rate(
     predictions: Sequence[str], references: References, *, lowercase: bool = False, tokenize: str = "13a"
 ) -> Score:
@@ -129,7 +142,8 @@ def generation_metrics(
         tokenize:
             Tokenizer of BLEU, token error rate and token accuracy, one of `TOKENIZERS`.
         names:
-            Which scores: `"exact_match"`, `"token_error_rate"`, `"token_accuracy"`, `"bleu"`, `"chrf"`.
+            Which scores: `"exact_match"`, `"sequence_error_rate"`, `"token_error_rate"`, `"token_accuracy"`, `"bleu"`,
+            `"chrf"`.
 
     Returns:
         Each score under its name, a float, and its settings under `<name>_signature`, a string.
@@ -139,6 +153,7 @@ def generation_metrics(
     """
     functions = {
         "exact_match": exact_match,
+        "sequence_error_rate": sequence_error_rate,
         "token_error_rate": partial(token_error_rate, tokenize=tokenize),
         "token_accuracy": partial(token_accuracy, tokenize=tokenize),
         "bleu": partial(bleu, tokenize=tokenize),

@@ -1,5 +1,5 @@
 """What makes a trained model fit to be shared."""
 
-from .card import RunFacts, model_card
+from .card import CardTexts, RunFacts, model_card
 
-__all__ = ["RunFacts", "model_card"]
+__all__ = ["CardTexts", "RunFacts", "model_card"]

@@ -1,6 +1,5 @@
 """Model cards written by the run they describe: no figure in them is typed by hand."""
 
-import json
 import os
 import platform
 import re
@@ -15,7 +14,9 @@ _VERSIONS = ("hf-attnzoo", "transformers", "torch", "tokenizers", "datasets", "a
 # Where a score lies on the scale that the Hub shows it on, and what it is called there.
 _METRIC_NAMES = {
     "exact_match": "exact match",
+    "sequence_error_rate": "sequence error rate",
     "token_error_rate": "token error rate",
+    "pointing": "pointing score",
     "token_accuracy": "token accuracy",
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -23,29 +24,55 @@ _METRIC_NAMES = {
 
 
 @dataclass(frozen=True)
+class CardTexts:
+    """What a card says of every model of one kind.
+
+    Args:
+        pipeline_tag: the Hub's name of the task.
+        task_name: the same for people.
+        tags: of the Hub, beside `hf-attnzoo` and `attention`.
+        pipeline: task of `transformers.pipeline`.
+        verb: what the pipeline is called in the example.
+        unit: what rows are called, such as `pairs`.
+        sample_columns: headings of a sample's cells.
+    """
+
+    pipeline_tag: str
+    task_name: str
+    tags: tuple[str, ...]
+    pipeline: str
+    verb: str
+    unit: str
+    sample_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """What a run knows about itself when it has ended.
 
     Args:
+        kind: what the card says of every model of its kind.
         name: of the model.
         summary: what it is, one sentence.
         paper: where the architecture comes from.
         license: licence of the model, an identifier of the Hub.
         data_name: of the data, as the recipe names it.
         data_license: its licence, or None if the recipe doesn't say.
-        rows: number of pairs in each split.
+        rows: number of rows in each split.
         parameters: number of parameters.
-        vocabulary: sizes of the source's and the target's vocabulary.
+        vocabulary: entries of each vocabulary, by what it is for.
         steps: optimiser steps.
         seconds: wall time of training, evaluations during it included.
         loss_curve: pairs of a step and the training loss reported there.
         metrics: scores on the test split, each `x` with its settings in `x_signature`.
-        intervals: 95 % intervals of some of them, Wilson's for exact match, by bootstrap for the rest.
-        samples: source, reference and output of some test pairs.
+        intervals: 95 % intervals of some of them, Wilson's for shares of rows, by bootstrap for the rest.
+        samples: cells of some rows of the test split, those of `kind.sample_columns`.
+        example: Python expression that the pipeline can be called with.
         recipe: the recipe as YAML.
         has_map: whether `attention.png` lies beside the card.
     """
 
+    kind: CardTexts
     name: str
     summary: str
     paper: str
@@ -54,13 +81,14 @@ class RunFacts:
     data_license: str | None
     rows: Mapping[str, int]
     parameters: int
-    vocabulary: tuple[int, int]
+    vocabulary: Mapping[str, int]
     steps: int
     seconds: float
     loss_curve: Sequence[tuple[int, float]]
     metrics: Mapping[str, float | str]
     intervals: Mapping[str, tuple[float, float]]
-    samples: Sequence[tuple[str, str, str]]
+    samples: Sequence[tuple[str, ...]]
+    example: str
     recipe: str
     has_map: bool
 
@@ -79,7 +107,7 @@ def hardware() -> str:
 
 
 def model_card(facts: RunFacts) -> ModelCard:
-    """The card of a trained translation model, with metadata that the Hub understands.
+    """The card of a trained model, with metadata that the Hub understands.
 
     Args:
         facts: what the run knows.
@@ -90,8 +118,8 @@ def model_card(facts: RunFacts) -> ModelCard:
     scores = {name: value for name, value in facts.metrics.items() if not name.endswith("_signature")}
     results = [
         EvalResult(
-            task_type="translation",
-            task_name="Translation",
+            task_type=facts.kind.pipeline_tag,
+            task_name=facts.kind.task_name,
             dataset_type=facts.data_name,
             dataset_name=facts.data_name,
             dataset_split="test",
@@ -105,8 +133,8 @@ def model_card(facts: RunFacts) -> ModelCard:
         model_name=facts.name,
         license=facts.license,
         library_name="transformers",
-        pipeline_tag="translation",
-        tags=["hf-attnzoo", "attention", "seq2seq"],
+        pipeline_tag=facts.kind.pipeline_tag,
+        tags=["hf-attnzoo", "attention", *facts.kind.tags],
         eval_results=results,
     )
     sections = [
@@ -118,35 +146,34 @@ def model_card(facts: RunFacts) -> ModelCard:
         _results_table(facts, scores),
         *(["![Attention maps](attention.png)"] if facts.has_map else []),
         "## Samples",
-        _table(("source", "reference", "output"), [[_verbatim(text) for text in row] for row in facts.samples]),
+        _table(facts.kind.sample_columns, [[_verbatim(text) for text in row] for row in facts.samples]),
         "## Data",
         _data(facts),
         "## Training",
         f"{facts.steps:,} steps in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
-        f"{facts.parameters:,} parameters; vocabularies of {facts.vocabulary[0]:,} (source) and "
-        f"{facts.vocabulary[1]:,} (target) entries.",
+        f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}.",
         _table(("step", "training loss"), [(f"{step:,}", f"{loss:.4f}") for step, loss in _thin(facts.loss_curve)]),
         f"```yaml\n{facts.recipe.strip()}\n```",
         "Versions: "
         + ", ".join(f"{name} {version(name)}" for name in _VERSIONS)
         + f", Python {platform.python_version()}.",
         "## Limits",
-        "A small model of one task, as good as its training data: text of another kind than that of the samples above "
-        "gives output of no value. Where a wrong output would matter, check it.",
+        "A small model of one task, as good as its training data: input of another kind than that of the samples "
+        "above gives output of no value. Where a wrong output would matter, check it.",
     ]
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n")
 
 
 def _use(facts: RunFacts) -> str:
-    example = facts.samples[0][0] if facts.samples else "..."
+    kind = facts.kind
     return f"""## Use
 
 ```python
 import hf_attnzoo  # makes the family known to transformers
 from transformers import pipeline
 
-translate = pipeline("attnzoo-translation", model="path/to/this/folder")
-translate({json.dumps(example, ensure_ascii=False)})
+{kind.verb} = pipeline("{kind.pipeline}", model="path/to/this/folder")
+{kind.verb}({facts.example})
 ```
 
 The code lies beside the weights. Where hf-attnzoo is not installed, and once you trust that code,
@@ -167,7 +194,12 @@ def _results_table(facts: RunFacts, scores: Mapping[str, float]) -> str:
 def _data(facts: RunFacts) -> str:
     rows = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items())
     license = f" Licence of the data: {facts.data_license}." if facts.data_license else ""
-    return f"`{facts.data_name}`: {rows} pairs.{license}"
+    return f"`{facts.data_name}`: {rows} {facts.kind.unit}.{license}"
+
+
+def _vocabularies(sizes: Mapping[str, int]) -> str:
+    parts = [f"{size:,} ({side})" for side, size in sizes.items()]
+    return f"{'vocabularies' if len(parts) > 1 else 'a vocabulary'} of {' and '.join(parts)} entries"
 
 
 def _verbatim(text: str) -> str:

@@ -45,20 +45,30 @@ def attend(weights: Tensor, values: Tensor) -> Tensor:
     return torch.bmm(weights, values)
 
 
-def additive_scores(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+def additive_scores(
+    query: Tensor,
+    keys: Tensor,
+    v: Tensor,
+    coverage: Tensor | None = None,
+    coverage_weight: Tensor | None = None,
+) -> Tensor:
     """Alignment energies of Bahdanau et al. (2015), appendix A.1.2: `e_ij = v^T tanh(W_a s_{i-1} + U_a h_j)`.
+
+    With a coverage vector c, those of See et al. (2017), equation 11: `e_ij = v^T tanh(W_a s + U_a h_j + w_c c_ij)`.
 
     Args:
         query: decoder states after `W_a`, shape `(B, Q, A)`.
         keys: annotations after `U_a`, shape `(B, S, A)`. Project them once per source sentence.
         v: weight vector, shape `(A,)`.
+        coverage: c, the weight that each position has had so far, shape `(B, Q, S)`. Default: `None`, not looked at.
+        coverage_weight: w_c, shape `(A,)`, if there is a coverage.
 
     Returns:
         Energies of shape `(B, Q, S)`.
     """
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        return _AdditiveScores.apply(query, keys, v)
-    return _additive_scores(query, keys, v)
+        return _AdditiveScores.apply(query, keys, v, coverage, coverage_weight)
+    return _additive_scores(query, keys, v, coverage, coverage_weight)
 
 
 def dot_scores(query: Tensor, keys: Tensor) -> Tensor:
@@ -123,20 +133,28 @@ def _tanh_as_sigmoid(query: Tensor) -> bool:
     return query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
 
 
-def activation_of(query: Tensor, keys: Tensor) -> tuple[Tensor, int]:
-    """An activation `a` and a number `c` such that `tanh(q + k) = c a - (c - 1)`.
+def activation_of(
+    query: Tensor, keys: Tensor, coverage: Tensor | None = None, coverage_weight: Tensor | None = None
+) -> tuple[Tensor, int]:
+    """An activation `a` and a number `c` such that `tanh(q + k + w_c coverage) = c a - (c - 1)`.
 
     Args:
         query: shape `(B, Q, A)`.
         keys: shape `(B, S, A)`.
+        coverage: shape `(B, Q, S)`, or None.
+        coverage_weight: w_c, shape `(A,)`, or None.
 
     Returns:
-        `a` of shape `(B, Q, S, A)`, and `c`: `sigmoid(2q + 2k)` and 2, or the tanh itself and 1.
+        `a` of shape `(B, Q, S, A)`, and `c`: `sigmoid(2q + 2k + ...)` and 2, or the tanh itself and 1.
     """
     if _tanh_as_sigmoid(query):
         # 2q + 2k is one pass over the (B, Q, S, A) block
-        return torch.add(2 * query[:, :, None], keys[:, None], alpha=2).sigmoid_(), 2
-    return torch.tanh(query[:, :, None] + keys[:, None]), 1
+        total, c = torch.add(2 * query[:, :, None], keys[:, None], alpha=2), 2
+    else:
+        total, c = query[:, :, None] + keys[:, None], 1
+    if coverage is not None:
+        total = total.addcmul_(coverage[..., None], coverage_weight, value=c)
+    return (total.sigmoid_() if c == 2 else total.tanh_()), c
 
 
 def slope_of(activation: Tensor, c: int) -> Tensor:
@@ -147,8 +165,13 @@ def slope_of(activation: Tensor, c: int) -> Tensor:
     return 1 - activation * activation
 
 
-def _additive_scores(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-    activation, c = activation_of(query, keys)
+def _additive_scores(
+    query: Tensor, keys: Tensor, v: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+) -> Tensor:
+    if coverage is not None:
+        # A sum of many steps, it is kept in a finer dtype than the scores may be in.
+        coverage, coverage_weight = coverage.to(query.dtype), coverage_weight.to(query.dtype)
+    activation, c = activation_of(query, keys, coverage, coverage_weight)
     scores = activation @ v
     return scores if c == 1 else c * scores - v.sum()
 
@@ -160,25 +183,34 @@ class _AdditiveScores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-        # autocast may have given the projections another dtype than the parameter
-        weight = v.to(query.dtype)
-        ctx.save_for_backward(query, keys, weight)
-        ctx.v_dtype = v.dtype
-        return _additive_scores(query, keys, weight)
+    def forward(
+        ctx, query: Tensor, keys: Tensor, v: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+    ) -> Tensor:
+        # autocast may have given the projections another dtype than the parameters
+        weight, *covered = (
+            None if tensor is None else tensor.to(query.dtype) for tensor in (v, coverage, coverage_weight)
+        )
+        ctx.save_for_backward(query, keys, weight, *covered)
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (v, coverage, coverage_weight)]
+        return _additive_scores(query, keys, weight, *covered)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, keys, v = ctx.saved_tensors
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, keys, v, coverage, coverage_weight = ctx.saved_tensors
         grad = grad.to(query.dtype)
-        activation, c = activation_of(query, keys)
+        activation, c = activation_of(query, keys, coverage, coverage_weight)
         grad_v = c * torch.einsum("bqs,bqsa->a", grad, activation) - (c - 1) * grad.sum()
         # v is a factor of every row, so it can wait until there is no (B, Q, S, A) block any more.
         slope, factor = slope_of(activation, c), c * c * v
         grad_query = torch.einsum("bqs,bqsa->bqa", grad, slope) * factor
         grad_keys = torch.einsum("bqs,bqsa->bsa", grad, slope) * factor
-        return grad_query, grad_keys, grad_v.to(ctx.v_dtype)
+        grad_covered = None, None
+        if coverage is not None:
+            grad_coverage = grad * (slope @ (factor * coverage_weight))
+            grad_weight = torch.einsum("bqs,bqsa->a", grad * coverage, slope) * factor
+            grad_covered = grad_coverage.to(ctx.dtypes[1]), grad_weight.to(ctx.dtypes[2])
+        return grad_query, grad_keys, grad_v.to(ctx.dtypes[0]), *grad_covered
 
 
 class AdditiveAttention(nn.Module):
@@ -190,15 +222,21 @@ class AdditiveAttention(nn.Module):
         query_size: size of the decoder state `s_{i-1}`.
         key_size: size of an annotation `h_j`.
         attention_size: size n' of the alignment model's hidden layer.
+        coverage: add `w_c c_ij + b_attn` inside the score (See et al. 2017, equation 11).
     """
 
-    def __init__(self, query_size: int, key_size: int, attention_size: int):
+    def __init__(self, query_size: int, key_size: int, attention_size: int, coverage: bool = False):
         super().__init__()
         self.query_proj = nn.Linear(query_size, attention_size, bias=False)
         self.key_proj = nn.Linear(key_size, attention_size, bias=False)
         self.v = nn.Parameter(torch.zeros(attention_size))
+        if coverage:
+            self.coverage_weight = nn.Parameter(torch.zeros(attention_size))
+            self.coverage_bias = nn.Parameter(torch.zeros(attention_size))
 
-    def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, coverage: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Attend from every query to every position of its source.
 
         Args:
@@ -206,11 +244,17 @@ class AdditiveAttention(nn.Module):
             keys: `key_proj(values)`, shape `(B, S, attention_size)`.
             values: annotations, shape `(B, S, key_size)`.
             mask: 1 where a position may be read, shape `(B, S)`.
+            coverage: weight that each position has had so far, shape `(B, Q, S)`, for a module made with coverage.
 
         Returns:
             Contexts `(B, Q, key_size)` and weights `(B, Q, S)`.
         """
-        weights = masked_softmax(additive_scores(self.query_proj(query), keys, self.v), mask)
+        query = self.query_proj(query)
+        if coverage is None:
+            scores = additive_scores(query, keys, self.v)
+        else:
+            scores = additive_scores(query + self.coverage_bias, keys, self.v, coverage, self.coverage_weight)
+        weights = masked_softmax(scores, mask)
         return attend(weights.to(values.dtype), values), weights
 
     def initialize(self) -> None:
@@ -218,3 +262,6 @@ class AdditiveAttention(nn.Module):
         init.normal_(self.query_proj.weight, std=0.001)
         init.normal_(self.key_proj.weight, std=0.001)
         init.zeros_(self.v)
+        if hasattr(self, "coverage_weight"):
+            init.normal_(self.coverage_weight, std=0.001)
+            init.zeros_(self.coverage_bias)

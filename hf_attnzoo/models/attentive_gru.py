@@ -21,8 +21,8 @@ def additive_attentive_gru(
     mask: Tensor,
     weights: tuple[Tensor, ...],
     batch_sizes: list[int],
-) -> tuple[Tensor, Tensor]:
-    """States and contexts of a packed batch of targets (Bahdanau et al. 2015, appendix A.2.2).
+) -> tuple[Tensor, Tensor, Tensor]:
+    """States, contexts and weights of a packed batch of targets (Bahdanau et al. 2015, appendix A.2.2).
 
     Args:
         gates: what the words contribute to the gates, packed, shape `(N, 3H)`.
@@ -35,7 +35,8 @@ def additive_attentive_gru(
         batch_sizes: how many targets run at each step.
 
     Returns:
-        The states s_{i-1} that each step starts from, shape `(N, H)`, and its contexts c_i, shape `(N, D)`.
+        The states s_{i-1} that each step starts from, shape `(N, H)`, its contexts c_i, shape `(N, D)`, and its
+        attention weights, shape `(N, S)`.
     """
     return _AttentiveGRU.apply(gates, start, keys, values, mask, *weights, batch_sizes)
 
@@ -55,7 +56,9 @@ class _AttentiveGRU(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         batch_sizes: list[int],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        # Mostly nobody asks for the gradient of the weights.
+        ctx.set_materialize_grads(False)
         state, kept = start, []
         for words in gates.split(batch_sizes):
             rows = words.shape[0]
@@ -65,17 +68,21 @@ class _AttentiveGRU(torch.autograd.Function):
             context = attend(alpha, values[:rows])[:, 0]
             state, inner, candidate = gru_step(torch.addmm(words, context, context_weight.T), before, weight, bias)
             kept.append((before, context, alpha, inner, candidate))
-        states, contexts, *rest = (torch.cat(tensors) for tensors in zip(*kept, strict=True))
-        ctx.save_for_backward(states, contexts, *rest, keys, values, query_weight, v, context_weight, weight)
+        states, contexts, alphas, *rest = (torch.cat(tensors) for tensors in zip(*kept, strict=True))
+        ctx.save_for_backward(states, contexts, alphas, *rest, keys, values, query_weight, v, context_weight, weight)
         ctx.batch_sizes = batch_sizes
-        return states, contexts
+        return states, contexts, alphas[:, 0]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_states: Tensor, grad_contexts: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx, grad_states: Tensor | None, grad_contexts: Tensor | None, grad_alphas: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         states, contexts, alphas, inner, candidates, keys, values, *weights = ctx.saved_tensors
         query_weight, v, context_weight, weight = weights
         size = states.shape[1]
+        grad_states = torch.zeros_like(states) if grad_states is None else grad_states
+        grad_contexts = torch.zeros_like(contexts) if grad_contexts is None else grad_contexts
         grad_inner, grad_n = torch.empty_like(inner), torch.empty_like(candidates)
         grad_queries = states.new_empty(states.shape[0], keys.shape[2])
         grad_keys, grad_values, grad_v = (torch.zeros_like(tensor) for tensor in (keys, values, v))
@@ -89,6 +96,8 @@ class _AttentiveGRU(torch.autograd.Function):
             grad_gates = torch.cat([grad_inner[at, : 2 * size], grad_n[at]], dim=1)
             grad_context = torch.addmm(grad_contexts[at], grad_gates, context_weight)[:, None]
             grad_alpha = grad_context @ values[:rows].mT
+            if grad_alphas is not None:
+                grad_alpha += grad_alphas[at, None]
             grad_values[:rows].baddbmm_(alpha.mT, grad_context)
             # of the softmax; masked positions have an alpha of 0
             grad_scores = alpha * (grad_alpha - (alpha * grad_alpha).sum(dim=-1, keepdim=True))

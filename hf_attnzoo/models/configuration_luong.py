@@ -4,18 +4,12 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_attnzoo import (
-    AttnZooConfig,
-    check_choice,
-    check_not_negative,
-    check_positive,
-    check_probability,
-    check_token_ids,
-)
+from .configuration_attnzoo import check_choice, check_positive
+from .configuration_recurrent_seq2seq import RecurrentSeq2SeqConfig
 
 
 @strict
-class LuongConfig(AttnZooConfig):
+class LuongConfig(RecurrentSeq2SeqConfig):
     """Sizes and choices of Luong, Pham and Manning (2015).
 
     Args:
@@ -44,13 +38,14 @@ class LuongConfig(AttnZooConfig):
         dropout: rate on word vectors, between layers and on the attentional state, in [0, 1).
         initializer_range: weights are uniform in plus or minus this.
         tie_word_embeddings: whether the output layer is the target's embedding; needs `hidden_size == embedding_size`.
+        coverage: see `RecurrentSeq2SeqConfig`, as for `coverage_loss_weight`, `copy` and `num_copy_slots`; needs
+            `score="concat"`, the additive score that See et al. (2017) add it to.
 
     Raises:
         ValueError: if a size is below 1, a rate out of range, a choice unknown, or if options do not combine.
     """
 
     model_type = "attnzoo_luong"
-    attribute_map: ClassVar[dict[str, str]] = {"num_hidden_layers": "num_decoder_layers"}
     auto_classes: ClassVar[dict[str, str]] = {
         "AutoModel": "LuongModel",
         "AutoModelForSeq2SeqLM": "LuongForConditionalGeneration",
@@ -98,32 +93,16 @@ class LuongConfig(AttnZooConfig):
         "tiny": {"embedding_size": 32, "hidden_size": 64},
     }
 
-    vocab_size: int = 1000
-    source_vocab_size: int | None = None
-    embedding_size: int = 256
-    hidden_size: int = 256
     encoder_hidden_size: int | None = None
-    num_encoder_layers: int = 1
-    num_decoder_layers: int = 1
     cell: str = "lstm"
     attention: str = "global"
     score: str = "general"
     window: int = 10
     max_source_length: int | None = None
     input_feeding: bool = False
-    bidirectional: bool = False
     reverse_source: bool = False
     bridge: str = "copy"
     residual: bool = False
-    dropout: float | int = 0.0
-    initializer_range: float | int = 0.1
-    tie_word_embeddings: bool = False
-    use_cache: bool = True
-    is_encoder_decoder: bool = True
-    pad_token_id: int | None = 1
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
-    decoder_start_token_id: int | None = 2
 
     def __post_init__(self, **kwargs: Any):
         super().__post_init__(**kwargs)
@@ -132,26 +111,8 @@ class LuongConfig(AttnZooConfig):
         check_choice("score", self.score, ("dot", "general", "concat", "location"))
         check_choice("bridge", self.bridge, ("copy", "linear"))
         check_positive(
-            vocab_size=self.vocab_size,
-            source_vocab_size=self.source_vocab_size,
-            embedding_size=self.embedding_size,
-            hidden_size=self.hidden_size,
-            encoder_hidden_size=self.encoder_hidden_size,
-            num_encoder_layers=self.num_encoder_layers,
-            num_decoder_layers=self.num_decoder_layers,
-            window=self.window,
-            max_source_length=self.max_source_length,
+            encoder_hidden_size=self.encoder_hidden_size, window=self.window, max_source_length=self.max_source_length
         )
-        check_probability(dropout=self.dropout)
-        check_not_negative(initializer_range=self.initializer_range)
-        check_token_ids(
-            self.vocab_size,
-            pad_token_id=self.pad_token_id,
-            bos_token_id=self.bos_token_id,
-            eos_token_id=self.eos_token_id,
-            decoder_start_token_id=self.decoder_start_token_id,
-        )
-        check_token_ids(self.source_vocab_size or self.vocab_size, pad_token_id=self.pad_token_id)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -179,10 +140,10 @@ class LuongConfig(AttnZooConfig):
                 f"{self.num_encoder_layers} of {annotation_size}, the decoder {self.num_decoder_layers} of {size}: "
                 f'take bridge="linear"'
             )
-        if self.tie_word_embeddings and size != self.embedding_size:
+        if self.coverage and self.score != "concat":
             raise ValueError(
-                f"tie_word_embeddings=True needs hidden_size == embedding_size, "
-                f"but hidden_size={size} and embedding_size={self.embedding_size}"
+                f'coverage=True is a term of an additive score, and there is none for score="{self.score}": '
+                f'take score="concat"'
             )
 
     @property

@@ -4,18 +4,12 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_attnzoo import (
-    AttnZooConfig,
-    check_choice,
-    check_not_negative,
-    check_positive,
-    check_probability,
-    check_token_ids,
-)
+from .configuration_attnzoo import check_choice, check_positive
+from .configuration_recurrent_seq2seq import RecurrentSeq2SeqConfig
 
 
 @strict
-class RNNSearchConfig(AttnZooConfig):
+class RNNSearchConfig(RecurrentSeq2SeqConfig):
     """Sizes and choices of RNNsearch (Bahdanau, Cho and Bengio 2015, appendix A).
 
     Args:
@@ -34,6 +28,7 @@ class RNNSearchConfig(AttnZooConfig):
         dropout: rate on word vectors, between layers and on the maxout layer, in [0, 1). The paper has none.
         initializer_range: standard deviation of the weights that are neither recurrent nor the alignment model's.
         tie_word_embeddings: whether the output layer is the target's embedding; needs `maxout_size == embedding_size`.
+        coverage: see `RecurrentSeq2SeqConfig`, as for `coverage_loss_weight`, `copy` and `num_copy_slots`.
 
     Raises:
         ValueError: if a size is below 1, a rate out of range, a choice unknown, or if options do not combine.
@@ -44,7 +39,7 @@ class RNNSearchConfig(AttnZooConfig):
     """
 
     model_type = "attnzoo_rnnsearch"
-    attribute_map: ClassVar[dict[str, str]] = {"num_hidden_layers": "num_decoder_layers"}
+    head_size_field: ClassVar[str] = "maxout_size"
     auto_classes: ClassVar[dict[str, str]] = {
         "AutoModel": "RNNSearchModel",
         "AutoModelForSeq2SeqLM": "RNNSearchForConditionalGeneration",
@@ -74,57 +69,19 @@ class RNNSearchConfig(AttnZooConfig):
         "tiny": {"embedding_size": 32, "hidden_size": 64, "maxout_size": 32},
     }
 
-    vocab_size: int = 1000
-    source_vocab_size: int | None = None
-    embedding_size: int = 256
-    hidden_size: int = 256
     attention_size: int | None = None
     maxout_size: int = 256
-    num_encoder_layers: int = 1
-    num_decoder_layers: int = 1
     attention: str = "additive"
     bidirectional: bool = True
     reset_after: bool = True
-    dropout: float | int = 0.0
     initializer_range: float | int = 0.01
-    tie_word_embeddings: bool = False
-    use_cache: bool = True
-    is_encoder_decoder: bool = True
-    pad_token_id: int | None = 1
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 3
-    decoder_start_token_id: int | None = 2
 
     def __post_init__(self, **kwargs: Any):
         super().__post_init__(**kwargs)
         check_choice("attention", self.attention, ("additive", "none"))
-        check_positive(
-            vocab_size=self.vocab_size,
-            source_vocab_size=self.source_vocab_size,
-            embedding_size=self.embedding_size,
-            hidden_size=self.hidden_size,
-            attention_size=self.attention_size,
-            maxout_size=self.maxout_size,
-            num_encoder_layers=self.num_encoder_layers,
-            num_decoder_layers=self.num_decoder_layers,
-        )
-        check_token_ids(
-            self.vocab_size,
-            pad_token_id=self.pad_token_id,
-            bos_token_id=self.bos_token_id,
-            eos_token_id=self.eos_token_id,
-            decoder_start_token_id=self.decoder_start_token_id,
-        )
-        check_token_ids(self.source_vocab_size or self.vocab_size, pad_token_id=self.pad_token_id)
-        check_probability(dropout=self.dropout)
-        check_not_negative(initializer_range=self.initializer_range)
+        check_positive(attention_size=self.attention_size, maxout_size=self.maxout_size)
         if self.attention == "none" and self.attention_size is not None:
             raise ValueError(f'attention_size={self.attention_size} has no use with attention="none"; leave it out')
-        if self.tie_word_embeddings and self.maxout_size != self.embedding_size:
-            raise ValueError(
-                f"tie_word_embeddings=True needs maxout_size == embedding_size, "
-                f"but maxout_size={self.maxout_size} and embedding_size={self.embedding_size}"
-            )
 
     @property
     def annotation_size(self) -> int:

@@ -11,10 +11,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import additive_scores, attend, dot_scores, gaussian, masked_softmax, source_positions, window_mask
 from .configuration_luong import LuongConfig
+from .pointer import repeated_attention
 from .pretrained import AttnZooPreTrainedModel
 from .recurrence import Carry, RecurrentCache, Stepped, layer_noise, scan
 from .recurrent_layer import RecurrentLayer
 from .recurrent_seq2seq import (
+    DecoderOutput,
+    RecurrentDecoder,
     RecurrentEncoder,
     RecurrentEncoderOutput,
     RecurrentSeq2SeqForConditionalGeneration,
@@ -69,6 +72,9 @@ class LuongAttention(nn.Module):
             self.query_proj = nn.Linear(size, size, bias=False)
             self.key_proj = nn.Linear(annotation_size, size, bias=False)
             self.v = nn.Parameter(torch.zeros(size))
+            if config.coverage:
+                self.coverage_weight = nn.Parameter(torch.zeros(size))
+                self.coverage_bias = nn.Parameter(torch.zeros(size))
         elif self.score == "location":
             self.location_proj = nn.Linear(size, config.max_source_length, bias=False)
         if self.scope == "local-p":
@@ -76,7 +82,13 @@ class LuongAttention(nn.Module):
             self.position_out = nn.Linear(size, 1, bias=False)
 
     def forward(
-        self, query: Tensor, steps: Tensor, keys: Tensor, values: Tensor, mask: Tensor
+        self,
+        query: Tensor,
+        steps: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        coverage: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attend from every query to its source.
 
@@ -86,12 +98,13 @@ class LuongAttention(nn.Module):
             keys: what the score compares with: `key_proj(values)`, or the values, shape `(B, S, ...)`.
             values: annotations, shape `(B, S, D)`.
             mask: True where a source position is real, shape `(B, S)`.
+            coverage: sum of the weights of the steps before, shape `(B, Q, S)`. Default: `None`, without coverage.
 
         Returns:
             Contexts `(B, Q, D)` and weights `(B, Q, S)`.
         """
         positions = source_positions(mask)
-        scores = self.scores(query, keys, positions)
+        scores = self.scores(query, keys, positions, coverage)
         if self.scope == "global":
             weights = masked_softmax(scores, mask)
         else:
@@ -109,30 +122,31 @@ class LuongAttention(nn.Module):
         weights = weights.to(values.dtype)
         return attend(weights, values), weights
 
-    def scores(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+    def scores(self, query: Tensor, keys: Tensor, positions: Tensor, coverage: Tensor | None = None) -> Tensor:
         """Energies `(B, Q, S)` (equation 8, and the location-based score below it)."""
         if self.score == "location":
             by_position = self.location_proj(query)
             index = positions.clamp(min=0, max=by_position.shape[-1] - 1)
             return by_position.gather(2, index[:, None].expand(-1, query.shape[1], -1))
+        if coverage is not None:
+            query = self.query_proj(query) + self.coverage_bias
+            return additive_scores(query, keys, self.v, coverage, self.coverage_weight)
         if self.score == "concat":
             return additive_scores(self.query_proj(query), keys, self.v)
         return dot_scores(query, keys)
 
 
-class LuongDecoder(nn.Module):
+class LuongDecoder(RecurrentDecoder):
     """Stacked recurrence, attention, and the attentional state `h~_t = tanh(W_c [c_t; h_t])` (equation 5).
 
     Without input feeding the states don't wait for the attention: the whole target is one run of the recurrence and
-    one batched attention. With it (section 3.3) everything that the previous word decides is made before the loop.
+    one batched attention. With it (section 3.3), and with coverage, where the attention waits for that of the step
+    before, everything that the previous word decides is made before the loop.
     """
 
     def __init__(self, config: LuongConfig):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         size, layers = config.hidden_size, config.num_decoder_layers
-        if config.source_vocab_size is not None:
-            self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         sizes = [config.embedding_size] + [size] * (layers - 1)
         self.layers = nn.ModuleList(RecurrentLayer(config.cell, input_size, size) for input_size in sizes)
         if config.bridge == "linear":
@@ -146,7 +160,7 @@ class LuongDecoder(nn.Module):
             self.state_proj = nn.Linear(size, size, bias=False)
         if config.input_feeding:
             self.feed_proj = nn.Linear(size, self.layers[0].rnn.input_proj.out_features, bias=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self._make_copy_gate()
 
     def forward(
         self,
@@ -157,7 +171,7 @@ class LuongDecoder(nn.Module):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         lengths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...] | None]:
+    ) -> DecoderOutput:
         """Write the target.
 
         Args:
@@ -170,33 +184,26 @@ class LuongDecoder(nn.Module):
             lengths: leading positions that matter; all are computed.
 
         Returns:
-            Attentional states `(R, T, H)`, weights `(R, T, S)` or None, and, or None, the word vectors followed by
-            every layer's outputs `(R, T, H)`.
+            Attentional states `(R, T, H)`, and what else there is.
         """
-        rows = embeds.shape[0]
-        if cache is None or not cache.states:
-            memory = self.remember(source)
-            carry = self.initial_carry(source, rows)
-        else:
-            memory, carry = cache.memory, tuple(cache.states.values())
-            if carry[0].shape[0] != rows:
-                raise ValueError(f"decoder_input_ids has {rows} rows, but the cache holds {carry[0].shape[0]}")
+        rows, length = embeds.shape[:2]
+        memory, carry = self.begin(source, cache, rows)
         embeds = self.dropout(embeds)
-        loop = self.config.input_feeding or attention_mask is not None
+        loop = self.config.input_feeding or self.config.coverage or attention_mask is not None
         run = self._stepwise if loop else self._at_once
-        attentional, weights, hidden, carry = run(embeds, attention_mask, memory, carry)
-        if cache is not None:
-            cache.memory.update(memory)
-            cache.store({str(index): state for index, state in enumerate(carry)}, embeds.shape[1])
-        return (
-            self.dropout(attentional),
-            weights if output_attentions else None,
+        made, hidden, carry = run(embeds, attention_mask, memory, carry)
+        self.leave(cache, memory, carry, length)
+        return DecoderOutput(
+            self.dropout(made["attentional"]),
+            made.get("weights"),
             (embeds, *hidden) if output_hidden_states else None,
+            self.gate(made["context"], hidden[-1], embeds) if self.config.copy else None,
+            made.get("repeated"),
         )
 
     def _at_once(
         self, embeds: Tensor, attention_mask: None, memory: dict[str, Tensor], carry: Carry
-    ) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...], Carry]:
+    ) -> tuple[dict[str, Tensor], tuple[Tensor, ...], Carry]:
         count, (step, *states) = self.config.num_states, carry
         hidden, outputs, new_states = embeds, [], []
         for index, layer in enumerate(self.layers):
@@ -207,27 +214,31 @@ class LuongDecoder(nn.Module):
             outputs.append(hidden)
             new_states.extend(final)
         steps = step[:, None] + torch.arange(embeds.shape[1], device=embeds.device)
-        attentional, weights = self.attentional(hidden, steps, memory)
-        return attentional, weights, tuple(outputs), (step + embeds.shape[1], *new_states)
+        made = self.attentional(hidden, steps, memory)
+        return made, tuple(outputs), (step + embeds.shape[1], *new_states)
 
     def _stepwise(
         self, embeds: Tensor, attention_mask: Tensor | None, memory: dict[str, Tensor], carry: Carry
-    ) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...], Carry]:
-        count, feeding = self.config.num_states, self.config.input_feeding
+    ) -> tuple[dict[str, Tensor], tuple[Tensor, ...], Carry]:
+        config, count = self.config, self.config.num_states
+        feeding, has_coverage = config.input_feeding, config.coverage
         number, *states = carry
+        # Where h~ is in the loop's carry; the coverage comes last.
+        fed = count * config.num_decoder_layers
         gates = self.layers[0].rnn.input_proj(embeds)
         # Under autocast the states take the dtype that a step returns them in.
-        states = [state.to(gates.dtype) for state in states]
-        noise = layer_noise(self.dropout, gates, self.config)
+        states = [state.to(gates.dtype) for state in states[: fed + feeding]] + states[fed + feeding :]
+        noise = layer_noise(self.dropout, gates, config)
         real = torch.ones(gates.shape[:2], dtype=torch.bool, device=gates.device)
         if attention_mask is not None:
             real = attention_mask.bool()
         numbers = number[:, None] + real.long().cumsum(dim=1)
+        names = ["attentional"] + (["context", "weights"] if hasattr(self, "attention") else [])
 
         def step(carry: Carry, inputs: Carry) -> Stepped:
             gates, real, number, *factors = inputs
             if feeding:
-                gates = gates + self.feed_proj(carry[-1])
+                gates = gates + self.feed_proj(carry[fed])
             outputs, new_states = [], []
             for index, layer in enumerate(self.layers):
                 if index > 0:
@@ -235,40 +246,52 @@ class LuongDecoder(nn.Module):
                     gates = layer.rnn.input_proj(below)
                 new_states.extend(layer.step(gates, tuple(carry[index * count : (index + 1) * count])))
                 output = new_states[-count]
-                outputs.append(output + below if self.config.residual and index > 0 else output)
-            attentional, weights = self.attentional(outputs[-1][:, None], number[:, None], memory)
-            attentional = attentional[:, 0]
-            new_states.extend([attentional] if feeding else [])
+                outputs.append(output + below if config.residual and index > 0 else output)
+            coverage = carry[-1] if has_coverage else None
+            made = self.attentional(outputs[-1][:, None], number[:, None], memory, coverage)
+            made = [made[name][:, 0] for name in names]
+            new_states.extend(made[:1] if feeding else [])
+            if has_coverage:
+                weights = made[2]
+                new_states.append(coverage + weights)
+                made.append(repeated_attention(weights, coverage))
             if attention_mask is not None:
                 keep = real[:, None]
                 new_states = [torch.where(keep, new, old) for new, old in zip(new_states, carry, strict=True)]
-            return tuple(new_states), (attentional, *([] if weights is None else [weights[:, 0]]), *outputs)
+            return tuple(new_states), (*made, *outputs)
 
         # The first word that counts has the number 0.
         steps = (gates, real, numbers - 1, *([] if noise is None else [noise]))
-        states, (attentional, *rest) = scan(step, tuple(states), steps)
-        weights = rest.pop(0) if hasattr(self, "attention") else None
-        return attentional, weights, tuple(rest), (numbers[:, -1], *states)
+        states, outputs = scan(step, tuple(states), steps)
+        names += ["repeated"] if has_coverage else []
+        made = dict(zip(names, outputs, strict=False))
+        return made, outputs[len(names) :], (numbers[:, -1], *states)
 
-    def attentional(self, hidden: Tensor, steps: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def attentional(
+        self, hidden: Tensor, steps: Tensor, memory: dict[str, Tensor], coverage: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """`h~_t = tanh(W_c [c_t; h_t])`, W_c in its two halves (equation 5).
 
         Args:
             hidden: states h_t of the upper layer, shape `(R, T, H)`.
             steps: t, shape `(R, T)`.
             memory: see `remember`.
+            coverage: of a single step, shape `(R, S)`, or None.
 
         Returns:
-            Attentional states `(R, T, H)`, the states themselves without attention, and weights `(R, T, S)` or None.
+            `attentional`, the states h~ `(R, T, H)`, with `context` `(R, T, D)` and `weights` `(R, T, S)`; without
+            attention the states themselves, and nothing else.
         """
         if not hasattr(self, "attention"):
-            return hidden, None
+            return {"attentional": hidden}
         sources = memory["values"].shape[0]
         # The rows of a sentence, its beams, and all their steps are queries to one memory.
         query = hidden.reshape(sources, -1, hidden.shape[-1])
-        context, weights = self.attention(query, steps.reshape(sources, -1), **memory)
+        covered = None if coverage is None else coverage.reshape(sources, -1, coverage.shape[-1])
+        context, weights = self.attention(query, steps.reshape(sources, -1), **memory, coverage=covered)
         context, weights = (tensor.view(*hidden.shape[:2], -1) for tensor in (context, weights))
-        return torch.tanh(self.context_proj(context) + self.state_proj(hidden)), weights
+        attentional = torch.tanh(self.context_proj(context) + self.state_proj(hidden))
+        return {"attentional": attentional, "context": context, "weights": weights}
 
     def remember(self, source: RecurrentEncoderOutput) -> dict[str, Tensor]:
         """What decoding reads of the source, made once per sentence and shared by its beams.
@@ -295,7 +318,7 @@ class LuongDecoder(nn.Module):
         project = getattr(self.attention, "key_proj", None)
         return {"keys": values if project is None else project(values), "values": values, "mask": mask}
 
-    def initial_carry(self, source: RecurrentEncoderOutput, rows: int) -> Carry:
+    def initial_states(self, source: RecurrentEncoderOutput, rows: int) -> Carry:
         """What the loop starts from, of every decoder row.
 
         Args:
@@ -346,4 +369,4 @@ class LuongForConditionalGeneration(LuongPreTrainedModel, RecurrentSeq2SeqForCon
     """The translation model: `p(y_t | y_<t, x) = softmax(W_s h~_t)` (equation 6)."""
 
     def __init__(self, config: LuongConfig):
-        super().__init__(config, LuongModel(config), config.hidden_size)
+        super().__init__(config, LuongModel(config))

@@ -12,9 +12,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .attention import AdditiveAttention
 from .attentive_gru import additive_attentive_gru
 from .configuration_rnnsearch import RNNSearchConfig
+from .pointer import repeated_attention
 from .pretrained import AttnZooPreTrainedModel
 from .recurrence import Carry, GRUCell, GRULayer, Packing, RecurrentCache, Stepped, layer_noise, scan
 from .recurrent_seq2seq import (
+    DecoderOutput,
+    RecurrentDecoder,
     RecurrentEncoder,
     RecurrentEncoderOutput,
     RecurrentSeq2SeqForConditionalGeneration,
@@ -57,7 +60,8 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
         super().__init__()
         size = config.hidden_size
         if config.attention == "additive":
-            self.attention = AdditiveAttention(size, config.annotation_size, config.attention_size or size)
+            attention_size = config.attention_size or size
+            self.attention = AdditiveAttention(size, config.annotation_size, attention_size, config.coverage)
             self.context_proj = nn.Linear(config.annotation_size, 3 * size, bias=False)
         self.cells = nn.ModuleList(GRUCell(size, config.reset_after) for _ in range(config.num_decoder_layers))
         # What an upper layer reads is the state below it.
@@ -70,6 +74,7 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
         keys: Tensor | None,
         values: Tensor | None,
         mask: Tensor | None,
+        coverage: Tensor | None,
         *states: Tensor,
     ) -> tuple[Tensor | None, ...]:
         """From the states s_{i-1} of all layers to those of step i.
@@ -80,6 +85,7 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
             keys: projected annotations, shape `(B, S, A)`; None without attention, as are `values` and `mask`.
             values: annotations, shape `(B, S, D)`.
             mask: True where a source position is real, shape `(B, S)`.
+            coverage: sum of the weights so far, shape `(R, S)`, or None.
             states: one per layer, shape `(R, H)`.
 
         Returns:
@@ -89,7 +95,8 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
         if keys is not None:
             # The rows of a sentence, its beams, are queries to one memory.
             query = states[-1].unflatten(0, (keys.shape[0], -1))
-            context, weights = self.attention(query, keys, values, mask)
+            covered = None if coverage is None else coverage.unflatten(0, (keys.shape[0], -1))
+            context, weights = self.attention(query, keys, values, mask, covered)
             context, weights = context.flatten(0, 1), weights.flatten(0, 1)
             gates = gates + self.context_proj(context)
         new_states = [self.cells[0](gates, states[0])]
@@ -105,6 +112,7 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
         cell = self.cells[0]
         return (
             cell.reset_after
+            and not hasattr(self.attention, "coverage_weight")
             and is_plain(self, RNNSearchDecoderStep)
             and is_plain(self.attention, AdditiveAttention)
             and is_plain(cell, GRUCell)
@@ -112,15 +120,12 @@ class RNNSearchDecoderStep(GradientCheckpointingLayer):
         )
 
 
-class RNNSearchDecoder(nn.Module):
+class RNNSearchDecoder(RecurrentDecoder):
     """The decoder: a GRU that reads a context vector beside each word, and a deep maxout output (appendix A.2.2)."""
 
     def __init__(self, config: RNNSearchConfig):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         size, word_size, context_size = config.hidden_size, config.embedding_size, config.annotation_size
-        if config.source_vocab_size is not None:
-            self.embed_tokens = nn.Embedding(config.vocab_size, word_size, config.pad_token_id)
         self.initial_proj = nn.Linear(size, config.num_decoder_layers * size)
         self.input_proj = nn.Linear(word_size, 3 * size)
         self.step = RNNSearchDecoderStep(config)
@@ -130,7 +135,7 @@ class RNNSearchDecoder(nn.Module):
         self.state_readout = nn.Linear(size, 2 * config.maxout_size)
         self.word_readout = nn.Linear(word_size, 2 * config.maxout_size, bias=False)
         self.context_readout = nn.Linear(context_size, 2 * config.maxout_size, bias=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self._make_copy_gate()
 
     def forward(
         self,
@@ -141,7 +146,7 @@ class RNNSearchDecoder(nn.Module):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         lengths: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...] | None]:
+    ) -> DecoderOutput:
         """Write the target, word by word.
 
         Args:
@@ -155,22 +160,14 @@ class RNNSearchDecoder(nn.Module):
                 that is possible. Default: `None`, all of them.
 
         Returns:
-            The maxout layer `(R, T, maxout_size)`, the attention weights `(R, T, S)` or None, and, or None, the word
-            vectors followed by every layer's states `(R, T, H)`.
+            The maxout layer `(R, T, maxout_size)`, and what else there is.
         """
         rows = embeds.shape[0]
-        if cache is None or not cache.states:
-            memory = self.remember(source.last_hidden_state, source.attention_mask)
-            states = self.initial_states(source.last_hidden_state, source.attention_mask, rows)
-        else:
-            memory, states = cache.memory, tuple(cache.states.values())
-            if states[0].shape[0] != rows:
-                raise ValueError(f"decoder_input_ids has {rows} rows, but the cache holds {states[0].shape[0]}")
-
+        memory, carry = self.begin(source, cache, rows)
         embeds = self.dropout(embeds)
         extras = cache is not None or attention_mask is not None or output_attentions or output_hidden_states
         if lengths is not None and not extras and self._can_pack(embeds, memory):
-            return self.dropout(self._packed(embeds, lengths, states[0], memory)), None, None
+            return self._packed(embeds, lengths, carry[0], memory)
 
         gates = self.input_proj(embeds)
         keys, values, mask = memory.get("keys"), memory.get("values"), memory.get("mask")
@@ -179,32 +176,37 @@ class RNNSearchDecoder(nn.Module):
             gates = gates + self.fixed_context_proj(context)
 
         noise = layer_noise(self.dropout, gates, self.config)
+        layers, has_coverage = self.config.num_decoder_layers, self.config.coverage
 
         def step(carry: Carry, inputs: Carry) -> Stepped:
             gates, *extra = inputs
             factors = None if noise is None else extra.pop(0)
-            context, weights, *new_states = self.step(gates, factors, keys, values, mask, *carry)
+            states, coverage = carry[:layers], carry[-1] if has_coverage else None
+            context, weights, *new_states = self.step(gates, factors, keys, values, mask, coverage, *states)
+            seen = () if context is None else (context, weights)
+            if has_coverage:
+                seen = (*seen, repeated_attention(weights, coverage))
+                new_states.append(coverage + weights)
             if attention_mask is not None:
                 real = extra.pop(0)[:, None]
                 new_states = [torch.where(real, new, old) for new, old in zip(new_states, carry, strict=True)]
-            seen = () if context is None else (context, weights)
-            return tuple(new_states), (carry[-1], *seen, *(new_states if output_hidden_states else ()))
+            return tuple(new_states), (states[-1], *seen, *(new_states[:layers] if output_hidden_states else ()))
 
         real = None if attention_mask is None else attention_mask.bool()
         steps = tuple(tensor for tensor in (gates, noise, real) if tensor is not None)
-        states, (queries, *rest) = scan(step, states, steps)
-        if cache is not None:
-            cache.memory.update(memory)
-            cache.store({f"layer_{index}": state for index, state in enumerate(states)}, embeds.shape[1])
+        carry, (queries, *rest) = scan(step, carry, steps)
+        self.leave(cache, memory, carry, embeds.shape[1])
 
         weights = None
         if keys is not None:
             context, weights, *rest = rest
-        maxout = self.deep_output(queries, embeds, context)
-        return (
-            self.dropout(maxout),
-            weights if output_attentions else None,
+        repeated = rest.pop(0) if has_coverage else None
+        return DecoderOutput(
+            self.dropout(self.deep_output(queries, embeds, context)),
+            weights,
             (embeds, *rest) if output_hidden_states else None,
+            self.gate(context, queries, embeds),
+            repeated,
         )
 
     def deep_output(self, states: Tensor, embeds: Tensor, context: Tensor) -> Tensor:
@@ -232,45 +234,49 @@ class RNNSearchDecoder(nn.Module):
             and memory["keys"].shape[0] == embeds.shape[0]
         )
 
-    def _packed(self, embeds: Tensor, lengths: Tensor, state: Tensor, memory: dict[str, Tensor]) -> Tensor:
+    def _packed(self, embeds: Tensor, lengths: Tensor, state: Tensor, memory: dict[str, Tensor]) -> DecoderOutput:
         packing = Packing.of(lengths, embeds)
-        embeds = packing.pack(embeds)
+        packed = packing.pack(embeds)
         start, keys, values, mask = map(packing.sort, (state, memory["keys"], memory["values"], memory["mask"]))
         attention, recurrent = self.step.attention, self.step.cells[0].hidden_proj
         weights = (attention.query_proj.weight, attention.v, self.step.context_proj.weight)
         weights = (*weights, recurrent.weight, recurrent.bias)
-        states, context = additive_attentive_gru(
-            self.input_proj(embeds), start, keys, values, mask, weights, packing.batch_sizes
+        states, context, alpha = additive_attentive_gru(
+            self.input_proj(packed), start, keys, values, mask, weights, packing.batch_sizes
         )
-        return packing.unpack(self.deep_output(states, embeds, context))
+        hidden = self.dropout(packing.unpack(self.deep_output(states, packed, context)))
+        if not self.config.copy:
+            return DecoderOutput(hidden, None, None)
+        states, context, alpha = map(packing.unpack, (states, context, alpha))
+        return DecoderOutput(hidden, alpha, None, self.gate(context, states, embeds))
 
-    def remember(self, annotations: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    def remember(self, source: RecurrentEncoderOutput) -> dict[str, Tensor]:
         """What decoding reads of the source, made once per sentence and shared by its beams.
 
         Args:
-            annotations: shape `(B, S, D)`.
-            mask: True where a position is real, shape `(B, S)`.
+            source: annotations `(B, S, D)` and the mask of the real ones.
 
         Returns:
             `keys` `(B, S, A)`, `values` `(B, S, D)` and `mask`; without attention `context` `(B, D)`, the last state
             in each direction.
         """
+        annotations, mask = source.last_hidden_state, source.attention_mask
         if self.config.attention == "additive":
             return {"keys": self.step.attention.key_proj(annotations), "values": annotations, "mask": mask}
         ends = end_states(annotations, mask, self.config.hidden_size, self.config.bidirectional)
         return {"context": torch.cat(ends, dim=-1)}
 
-    def initial_states(self, annotations: Tensor, mask: Tensor, rows: int) -> Carry:
+    def initial_states(self, source: RecurrentEncoderOutput, rows: int) -> Carry:
         """`s_0 = tanh(W_s h)` from the state that ends the encoder's last reading (appendix A.2.2).
 
         Args:
-            annotations: shape `(B, S, D)`.
-            mask: True where a position is real, shape `(B, S)`.
+            source: annotations `(B, S, D)` and the mask of the real ones.
             rows: decoder rows R, a multiple of B.
 
         Returns:
             One state `(R, H)` per layer.
         """
+        annotations, mask = source.last_hidden_state, source.attention_mask
         end = end_states(annotations, mask, self.config.hidden_size, self.config.bidirectional)[-1]
         states = torch.tanh(self.initial_proj(end)).repeat_interleave(rows // end.shape[0], dim=0)
         return states.chunk(self.config.num_decoder_layers, dim=-1)
@@ -314,4 +320,4 @@ class RNNSearchForConditionalGeneration(RNNSearchPreTrainedModel, RecurrentSeq2S
     """RNNsearch with its output layer: `p(y_i | y_<i, x) = softmax(W_o t_i)` (appendix A.2.2)."""
 
     def __init__(self, config: RNNSearchConfig):
-        super().__init__(config, RNNSearchModel(config), config.maxout_size)
+        super().__init__(config, RNNSearchModel(config))

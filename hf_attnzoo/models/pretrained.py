@@ -118,26 +118,27 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
         raise ValueError(f"{name} holds the id {culprit}, but ids go from 0 to {vocab_size - 1}")
 
 
-def check_labels(labels: Tensor, vocab_size: int) -> None:
+def check_labels(labels: Tensor, vocab_size: int, name: str = "labels") -> None:
     """Refuse labels that name no word.
 
     Args:
         labels: target ids, shape `(B, T)`, -100 where there is none.
         vocab_size: words of the target.
+        name: argument the labels came in by.
 
     Raises:
         ValueError: if `labels` isn't a matrix with something in it, or one is neither -100 nor in `[0, vocab_size)`.
     """
     if labels.ndim != 2 or 0 in labels.shape:
         raise ValueError(
-            f"labels must have the shape (batch, length) and hold at least one, got {tuple(labels.shape)}"
+            f"{name} must have the shape (batch, length) and hold at least one, got {tuple(labels.shape)}"
         )
     if torch.compiler.is_compiling():
         return
     high = labels.max().item()
     if high >= vocab_size or ((labels < 0) & (labels != -100)).any():
         raise ValueError(
-            f"labels must be -100 or from 0 to {vocab_size - 1}, got up to {high}, down to {labels.min()}"
+            f"{name} must be -100 or from 0 to {vocab_size - 1}, got up to {high}, down to {labels.min()}"
         )
 
 
@@ -149,6 +150,26 @@ def check_embeds(name: str, embeds: Tensor, size: int) -> None:
     """
     if embeds.ndim != 3 or 0 in embeds.shape or embeds.shape[-1] != size:
         raise ValueError(f"{name} must have the shape (batch, length, {size}), got {tuple(embeds.shape)}")
+
+
+def check_pixels(name: str, pixels: Tensor, shape: tuple[int, int, int]) -> None:
+    """Refuse pictures of another size than the model sees.
+
+    Args:
+        name: argument the pictures came in by.
+        pixels: shape `(B, channels, rows, columns)`.
+        shape: the channels, rows and columns there must be.
+
+    Raises:
+        ValueError: if the shape differs, if there is no picture, or if the pixels are integers.
+    """
+    if pixels.ndim != 4 or pixels.shape[0] == 0 or tuple(pixels.shape[1:]) != shape:
+        raise ValueError(
+            f"{name} must have the shape (batch, {', '.join(map(str, shape))}) and hold at least one picture, "
+            f"got {tuple(pixels.shape)}"
+        )
+    if not pixels.is_floating_point():
+        raise ValueError(f"{name} must be floating-point numbers, got {pixels.dtype}: an image processor scales them")
 
 
 def check_mask(name: str, mask: Tensor, shape: tuple[int, ...]) -> None:

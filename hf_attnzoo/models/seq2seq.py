@@ -10,7 +10,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
 from .losses import IGNORE_INDEX
-from .pretrained import AttnZooPreTrainedModel, check_mask
+from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_mask, exactly_one
 
 
 @dataclass
@@ -92,6 +92,12 @@ class SharedVocabularyMixin:
         embeddings = self._get_resized_embeddings(
             self.get_decoder_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )
+        slots, size = getattr(self.config, "num_copy_slots", 0), embeddings.weight.shape[0]
+        if slots and size != self.config.vocab_size:
+            raise ValueError(
+                f"new_num_tokens={size}: the last num_copy_slots={slots} of vocab_size={self.config.vocab_size} words "
+                f"are slots for copied words, and must stay the last"
+            )
         self.set_decoder_input_embeddings(embeddings)
         head = self.get_output_embeddings()
         if head is not None:
@@ -141,7 +147,8 @@ class SharedSourceGenerationMixin(GenerationMixin):
         input_ids: Tensor | None = None,
         **model_kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        shared = {key: model_kwargs.pop(key) for key in ("encoder_outputs", "attention_mask") if key in model_kwargs}
+        of_source = ("encoder_outputs", "attention_mask", "copy_ids")
+        shared = {key: model_kwargs.pop(key) for key in of_source if key in model_kwargs}
         input_ids, model_kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **model_kwargs)
         return input_ids, model_kwargs | shared
 
@@ -210,3 +217,35 @@ def prepare_decoder_inputs(
     given = decoder_input_ids if decoder_input_ids is not None else decoder_embeds
     check_mask("labels", labels, given.shape[:2])
     return decoder_input_ids
+
+
+def embed_target(
+    model: AttnZooPreTrainedModel,
+    decoder_input_ids: Tensor | None,
+    decoder_inputs_embeds: Tensor | None,
+    decoder_attention_mask: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Vectors of a target, and the part of its mask that belongs to them.
+
+    Args:
+        model: whose `get_decoder_input_embeddings()` is looked up.
+        decoder_input_ids: shape `(B, T)`, or None.
+        decoder_inputs_embeds: in place of ids, shape `(B, T, embedding_size)`, or None.
+        decoder_attention_mask: shape `(B, T)` or longer, of which the last T count, or None.
+
+    Returns:
+        Vectors `(B, T, embedding_size)`, and the mask `(B, T)` or None.
+
+    Raises:
+        ValueError: if both or neither of ids and vectors are given, or if a shape or an id is wrong.
+    """
+    exactly_one(decoder_input_ids=decoder_input_ids, decoder_inputs_embeds=decoder_inputs_embeds)
+    if decoder_inputs_embeds is None:
+        check_ids("decoder_input_ids", decoder_input_ids, model.config.vocab_size)
+        decoder_inputs_embeds = model.get_decoder_input_embeddings()(decoder_input_ids)
+    check_embeds("decoder_inputs_embeds", decoder_inputs_embeds, model.config.embedding_size)
+    rows, length = decoder_inputs_embeds.shape[:2]
+    if decoder_attention_mask is not None:
+        decoder_attention_mask = decoder_attention_mask[:, -length:]
+        check_mask("decoder_attention_mask", decoder_attention_mask, (rows, length))
+    return decoder_inputs_embeds, decoder_attention_mask

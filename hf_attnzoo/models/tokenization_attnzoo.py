@@ -1,8 +1,8 @@
 """Tokenizers trained on the user's own text, with one vocabulary or with one for each side.
 
 One vocabulary gives a plain `PreTrainedTokenizerFast`, which anybody loads without this file. Two vocabularies give an
-`AttnZooTokenizer`. In both, `tokenizer(text, text_target=...)` makes `input_ids`, `attention_mask` and `labels`, and
-`decode` reads what `generate` returns.
+`AttnZooTokenizer`, and so does a vocabulary to copy words with. In all, `tokenizer(text, text_target=...)` makes
+`input_ids`, `attention_mask` and `labels`, and `decode` reads what `generate` returns.
 """
 
 import copy
@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any, NamedTuple
 
-from tokenizers import AddedToken, Regex, Tokenizer
+from tokenizers import AddedToken, Encoding, Regex, Tokenizer
 from tokenizers.decoders import ByteFallback, Decoder, Fuse, Sequence
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import BPE, Model, WordLevel, WordPiece
@@ -23,6 +23,7 @@ from tokenizers.pre_tokenizers import PreTokenizer, Split, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer, WordPieceTrainer
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils.generic import to_py_obj
 
 UNK_TOKEN, PAD_TOKEN, BOS_TOKEN, EOS_TOKEN, MASK_TOKEN = "<unk>", "<pad>", "<s>", "</s>", "<mask>"
 
@@ -55,6 +56,9 @@ _WORDPIECE_WORD = r"\p{Han}|[^\s\p{P}\p{S}\p{Han}]+|[\p{P}\p{S}]"
 
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
+# No word: what doesn't count in a loss, and can't be copied.
+_NOTHING = -100
+
 
 class AttnZooTokenizer(PreTrainedTokenizerFast):
     """Two vocabularies behind one tokenizer: texts are encoded with the source's, everything else is the target's.
@@ -68,11 +72,20 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
     There is no mode to be in: nothing changes between calls. `add_tokens` and `add_special_tokens` add to both sides,
     each token at the end of each vocabulary.
 
+    With `copy_slots`, for models that copy words of the source (`copy=True`, See et al. 2017), `tokenizer(text)` makes
+    `copy_ids` too: for each source position the target id of the same word. The last entries of the target vocabulary,
+    `<copy_0>` and so on, stand in each text for its first, second, ... word that the target vocabulary lacks; `labels`
+    have them where the target has such a word. `decode_copied` and `batch_decode(ids, sources=texts)` write the words
+    themselves.
+
     Args:
         tokenizer_file, tokenizer_object:
             the source side, as the path of a `tokenizer.json` or as a `tokenizers.Tokenizer`.
         target_tokenizer_file, target_tokenizer_object:
             the target side, likewise; saved as `target_tokenizer.json`.
+        copy_slots:
+            how many entries `<copy_0>`, `<copy_1>`, ... the target vocabulary has. 0: only words of the target
+            vocabulary can be copied. None: nothing is, and there are no `copy_ids`.
         kwargs:
             the arguments of `PreTrainedTokenizerFast`; they hold for both sides.
     """
@@ -89,6 +102,7 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
         *,
         tokenizer_object: Tokenizer | None = None,
         target_tokenizer_object: Tokenizer | None = None,
+        copy_slots: int | None = None,
         **kwargs: Any,
     ) -> None:
         source = _backend("tokenizer", tokenizer_object, tokenizer_file)
@@ -104,6 +118,14 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
         # Each file knows its own added tokens; those of the source's are no business of the target's.
         kwargs.pop("added_tokens_decoder", None)
         self._source_backend = source
+        self.copy_slots = copy_slots
+        ids = [target.token_to_id(name) for name in _slot_names(copy_slots or 0)]
+        if ids and (None in ids or ids != list(range(ids[0], ids[0] + len(ids)))):
+            raise ValueError(f"copy_slots={copy_slots}: the target vocabulary has no such entries in a row, but {ids}")
+        self.slot_ids = range(ids[0], ids[0] + len(ids)) if ids else range(0)
+        if copy_slots is not None:
+            # It is saved with what else the tokenizer was made with.
+            kwargs["copy_slots"] = copy_slots
         super().__init__(tokenizer_object=target, **kwargs)
 
     @classmethod
@@ -141,6 +163,8 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
         **kwargs: Any,
     ) -> BatchEncoding:
         """Encode source texts, target texts, or both (the target's ids are then `labels`), as any tokenizer does."""
+        if self.copy_slots is not None and text is not None:
+            return self._encode_to_copy(text, text_pair, text_target, text_pair_target, *args, **kwargs)
         if text_target is None:
             return super().__call__(text, text_pair, None, None, *args, **kwargs)
         targets = self.target_tokenizer(None, None, text_target, text_pair_target, *args, **kwargs)
@@ -149,6 +173,132 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
         encoding = super().__call__(text, text_pair, None, None, *args, **kwargs)
         encoding["labels"] = targets["input_ids"]
         return encoding
+
+    def decode_copied(self, token_ids: Any, source: str, skip_special_tokens: bool = False) -> str:
+        """Text of target ids, the words of its source in the place of slots.
+
+        Args:
+            token_ids: ids of one text, shape `(T,)`.
+            source: the text that it was written from.
+            skip_special_tokens: leave special tokens out, `<unk>` among them, which is what an empty slot becomes.
+
+        Returns:
+            The text.
+        """
+        words, special = self.copied_words(source), set(self.all_special_ids) if skip_special_tokens else set()
+        tokens = []
+        for token_id in to_py_obj(token_ids):
+            if token_id in self.slot_ids and token_id not in words:
+                token_id = self.unk_token_id
+            if token_id not in special:
+                tokens.append(words.get(token_id) or self.convert_ids_to_tokens(token_id))
+        return self.convert_tokens_to_string(tokens)
+
+    def batch_decode(
+        self, sequences: Any, *args: Any, sources: Iterable[str] | None = None, **kwargs: Any
+    ) -> list[str]:
+        """Texts of target ids, as any tokenizer makes them; with sources, by `decode_copied`.
+
+        Args:
+            sequences: ids of N texts.
+            args: see `PreTrainedTokenizerBase.batch_decode`, as for `kwargs`.
+            sources: what the texts were written from; N, or a divisor of N if each has several texts in a row.
+            kwargs: with sources, `skip_special_tokens` alone.
+
+        Returns:
+            N texts.
+
+        Raises:
+            ValueError: if there is no whole number of texts for each source.
+        """
+        if sources is None:
+            return super().batch_decode(sequences, *args, **kwargs)
+        rows, sources = to_py_obj(sequences), list(sources)
+        if not rows:
+            return []
+        if not sources or len(rows) % len(sources):
+            raise ValueError(f"sources has {len(sources)} texts, which doesn't divide the {len(rows)} of sequences")
+        each = len(rows) // len(sources)
+        return [self.decode_copied(row, sources[index // each], *args, **kwargs) for index, row in enumerate(rows)]
+
+    def copied_words(self, source: str) -> dict[int, str]:
+        """What each slot stands for in a text: slot id -> the word as it is written where it comes first."""
+        (encoding,) = super().__call__(source, verbose=False).encodings
+        pieces = self._pieces(encoding, source)
+        words = {}
+        for piece, (start, end) in zip(pieces, encoding.offsets, strict=True):
+            words.setdefault(piece, source[start:end])
+        return {slot: words[piece] for piece, slot in self._slots_of(pieces).items()}
+
+    def _encode_to_copy(
+        self, text: Any, text_pair: Any, text_target: Any, text_pair_target: Any, *args: Any, **kwargs: Any
+    ) -> BatchEncoding:
+        if text_pair is not None or text_pair_target is not None or kwargs.get("is_split_into_words"):
+            raise ValueError(
+                f"copy_slots={self.copy_slots} needs texts that are strings: text_pair, text_pair_target and "
+                f"is_split_into_words are not for it"
+            )
+        # Lists until the end: what is copied where is found out token by token.
+        return_tensors = kwargs.pop("return_tensors", None)
+        encoding = super().__call__(text, None, None, None, *args, **kwargs)
+        sources = [text] if isinstance(text, str) else text
+        if len(encoding.encodings) != len(sources):
+            raise ValueError(f"copy_slots={self.copy_slots}: return_overflowing_tokens=True would cut texts apart")
+        pieces = [self._pieces(*pair) for pair in zip(encoding.encodings, sources, strict=True)]
+        slots = [self._slots_of(row) for row in pieces]
+        made = {"copy_ids": [self._copy_ids(*pair) for pair in zip(pieces, slots, strict=True)]}
+        if text_target is not None:
+            targets = [text_target] if isinstance(text_target, str) else text_target
+            encoded = self.target_tokenizer(None, None, text_target, None, *args, **kwargs).encodings
+            if not len(encoded) == len(targets) == len(sources):
+                raise ValueError(f"text_target has {len(targets)} texts, but text has {len(sources)}")
+            made["labels"] = [self._labels(*triple) for triple in zip(encoded, targets, slots, strict=True)]
+        for name, rows in made.items():
+            encoding[name] = rows[0] if isinstance(text, str) else rows
+        return encoding.convert_to_tensors(return_tensors, prepend_batch_axis=isinstance(text, str))
+
+    def _pieces(self, encoding: Encoding, text: str) -> list[str | None]:
+        """How the target vocabulary would spell what stands at each position of a text; None on padding."""
+        # A word is looked up as it is written, also where the source's side has no entry for it or another case.
+        # Sub-words have no spelling but their own.
+        spelt, normalizer = isinstance(self._tokenizer.model, WordLevel), self._tokenizer.normalizer
+        pieces = []
+        for token, (start, end), real in zip(encoding.tokens, encoding.offsets, encoding.attention_mask, strict=True):
+            if spelt and start < end:
+                token = text[start:end] if normalizer is None else normalizer.normalize_str(text[start:end])
+            pieces.append(token if real else None)
+        return pieces
+
+    def _word_id(self, piece: str) -> int | None:
+        word_id = self._tokenizer.token_to_id(piece)
+        # A text may hold the name of a slot.
+        return None if word_id in self.slot_ids else word_id
+
+    def _slots_of(self, pieces: list[str | None]) -> dict[str, int]:
+        missing = [piece for piece in pieces if piece is not None and self._word_id(piece) is None]
+        return dict(zip(dict.fromkeys(missing), self.slot_ids, strict=False))
+
+    def _copy_ids(self, pieces: list[str | None], slots: dict[str, int]) -> list[int]:
+        ids = []
+        for piece in pieces:
+            word_id = _NOTHING if piece is None else self._word_id(piece)
+            ids.append(slots.get(piece, self.unk_token_id) if word_id is None else word_id)
+        return ids
+
+    def _labels(self, encoding: Encoding, text: str, slots: dict[str, int]) -> list[int]:
+        labels = []
+        for token_id, piece in zip(encoding.ids, self._pieces(encoding, text), strict=True):
+            is_word = token_id != self.unk_token_id and token_id not in self.slot_ids
+            labels.append(token_id if is_word else slots.get(piece, self.unk_token_id))
+        return labels
+
+    def _pad(self, encoded_inputs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        padded = super()._pad(encoded_inputs, *args, **kwargs)
+        if "copy_ids" in padded:
+            missing = [_NOTHING] * (len(padded["input_ids"]) - len(padded["copy_ids"]))
+            left = (kwargs.get("padding_side") or self.padding_side) == "left"
+            padded["copy_ids"] = missing + padded["copy_ids"] if left else padded["copy_ids"] + missing
+        return padded
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
         """Write both vocabularies into a folder and return the two paths, source first."""
@@ -183,7 +333,7 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
     def _side(self, backend: Tokenizer) -> PreTrainedTokenizerFast:
         # A view made for the moment follows later changes of padding_side and the like, and cannot go stale.
         side = object.__new__(PreTrainedTokenizerFast)
-        init_kwargs = {key: value for key, value in self.init_kwargs.items() if key != "auto_map"}
+        init_kwargs = {key: value for key, value in self.init_kwargs.items() if key not in ("auto_map", "copy_slots")}
         side.__dict__.update(self.__dict__, _tokenizer=backend, init_kwargs=init_kwargs)
         return side
 
@@ -198,6 +348,7 @@ def train_tokenizer(
     min_frequency: int | tuple[int, int] = 1,
     lowercase: bool | tuple[bool, bool] = False,
     causal: bool = False,
+    copy_slots: int | None = None,
 ) -> PreTrainedTokenizerFast:
     """Make a tokenizer from texts; it ends every text with `</s>` and puts nothing in front.
 
@@ -234,9 +385,13 @@ def train_tokenizer(
             turn texts to lower case first, in training and in use, or a pair.
         causal:
             for a decoder-only model, with one vocabulary.
+        copy_slots:
+            for a model that copies words of the source: how many different words of a text, that the target's
+            vocabulary lacks, can be copied; see `AttnZooTokenizer`. They come on top of `vocab_size`. 0 is for any
+            kind, more for one that has words it doesn't know: `"word"`, `"symbol"` or `"character"`, on both sides.
 
     Returns:
-        A plain `PreTrainedTokenizerFast` with one vocabulary, an `AttnZooTokenizer` with two.
+        A plain `PreTrainedTokenizerFast` with one vocabulary, an `AttnZooTokenizer` with two, or with `copy_slots`.
 
     Raises:
         ValueError: for an unknown kind, texts that are missing, empty or not strings, or numbers out of range.
@@ -262,11 +417,17 @@ def train_tokenizer(
         if side["kind"] == "wordpiece" and (causal or target_texts is not None):
             raise ValueError("kind='wordpiece' is for encoders: leave out target_texts and causal")
 
+    if copy_slots is not None:
+        _check_slots(copy_slots, causal, *pairs["kind"])
+    slots = {} if copy_slots is None else {"copy_slots": copy_slots}
+
     texts = _checked_texts("source_texts", source_texts)
     if shared:
         if target_texts is not None:
             texts = chain(texts, _checked_texts("target_texts", target_texts))
-        backend = _train_backend(texts, **source_settings)
+        backend = _train_backend(texts, **source_settings, **slots)
+        if slots:
+            return AttnZooTokenizer(tokenizer_object=backend, target_tokenizer_object=backend, **slots, **_INIT_KWARGS)
         if causal:
             backend.post_processor = TemplateProcessing(
                 single=f"{BOS_TOKEN} $A",
@@ -279,7 +440,10 @@ def train_tokenizer(
         return PreTrainedTokenizerFast(tokenizer_object=backend, **(_INIT_KWARGS | side))
     return AttnZooTokenizer(
         tokenizer_object=_train_backend(texts, **source_settings),
-        target_tokenizer_object=_train_backend(_checked_texts("target_texts", target_texts), **target_settings),
+        target_tokenizer_object=_train_backend(
+            _checked_texts("target_texts", target_texts), **target_settings, **slots
+        ),
+        **slots,
         **_INIT_KWARGS,
     )
 
@@ -381,7 +545,9 @@ _KINDS = {
 TOKENIZER_KINDS = tuple(_KINDS)
 
 
-def _train_backend(texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int, lowercase: bool) -> Tokenizer:
+def _train_backend(
+    texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int, lowercase: bool, copy_slots: int = 0
+) -> Tokenizer:
     pre_tokenizer, learn, decoder, fixed_entries = _KINDS[kind]
     tokenizer = Tokenizer(WordLevel())
     if lowercase:
@@ -394,6 +560,10 @@ def _train_backend(texts: Iterable[str], kind: str, vocab_size: int, min_frequen
     tokenizer.model = learn(tokenizer, texts, free_entries, min_frequency)
     if tokenizer.get_vocab_size() == len(SPECIAL_TOKENS) + fixed_entries:
         raise ValueError(f"min_frequency={min_frequency}: nothing in the texts occurs so often as a {kind!r} entry")
+    if copy_slots:
+        names = _slot_names(copy_slots)
+        words = [entry for entry in _by_id(tokenizer.get_vocab()) if entry not in names]
+        tokenizer.model = WordLevel(_numbered(words + names), unk_token=UNK_TOKEN)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.post_processor = TemplateProcessing(
         single=f"$A {EOS_TOKEN}",
@@ -409,6 +579,10 @@ def _by_id(vocab: dict[str, int]) -> list[str]:
 
 def _numbered(entries: list[str]) -> dict[str, int]:
     return {entry: index for index, entry in enumerate([*SPECIAL_TOKENS, *entries])}
+
+
+def _slot_names(count: int) -> list[str]:
+    return [f"<copy_{number}>" for number in range(count)]
 
 
 def _backend(name: str, tokenizer_object: Tokenizer | None, tokenizer_file: str | None) -> Tokenizer:
@@ -437,6 +611,18 @@ def _check_settings(kind: str, vocab_size: int, min_frequency: int, lowercase: b
         raise ValueError(f"vocab_size must be an int of at least {least} for kind={kind!r}, got {vocab_size!r}")
     if not isinstance(min_frequency, int) or min_frequency < 1:
         raise ValueError(f"min_frequency must be an int of at least 1, got {min_frequency!r}")
+
+
+def _check_slots(copy_slots: int, causal: bool, source_kind: str, target_kind: str) -> None:
+    if not isinstance(copy_slots, int) or copy_slots < 0:
+        raise ValueError(f"copy_slots must be an int of at least 0, or None, got {copy_slots!r}")
+    if causal:
+        raise ValueError(f"copy_slots={copy_slots} is for two sides, and causal=True has one")
+    if copy_slots and (source_kind != target_kind or source_kind == "bpe"):
+        raise ValueError(
+            f"copy_slots={copy_slots} needs one kind for both sides, 'word', 'symbol' or 'character', whose unknown "
+            f"tokens can be copied, got {source_kind!r} and {target_kind!r}"
+        )
 
 
 def _checked_texts(name: str, texts: Iterable[str]) -> Iterator[str]:

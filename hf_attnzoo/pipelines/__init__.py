@@ -1,4 +1,4 @@
-"""Pipelines: text in, text out, under task names of our own in `transformers.pipeline`.
+"""Pipelines: text or an image in, text out, under task names of our own in `transformers.pipeline`.
 
 Names load when first used: `import hf_attnzoo.pipelines` does not import torch.
 """
@@ -7,11 +7,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .captioning import CaptioningPipeline
     from .translation import TranslationPipeline
 
-_HOMES = {"TranslationPipeline": "translation"}
+_HOMES = {"TranslationPipeline": "translation", "CaptioningPipeline": "captioning"}
 
-__all__ = ["TranslationPipeline"]
+__all__ = ["TranslationPipeline", "CaptioningPipeline"]
 
 
 def __getattr__(name: str):

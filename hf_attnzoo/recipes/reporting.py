@@ -112,10 +112,10 @@ def report(console: Console, facts: RunFacts) -> None:
         facts: of the run.
     """
     if facts.samples:
-        table = Table("source", "reference", "output", title=f"{len(facts.samples)} of the test pairs")
-        for source, reference, output in facts.samples:
-            style = "" if output == reference else "red"
-            table.add_row(Text(source), Text(reference), Text(output, style=style))
+        table = Table(*facts.kind.sample_columns, title=f"{len(facts.samples)} of the test {facts.kind.unit}")
+        for *cells, output in facts.samples:
+            style = "" if output == cells[-1] else "red"
+            table.add_row(*map(Text, cells), Text(output, style=style))
         console.print(table)
     for name, value in facts.metrics.items():
         if name.endswith("_signature"):

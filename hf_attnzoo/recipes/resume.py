@@ -1,13 +1,11 @@
 """What a killed run left, and whether it is ours to go on with."""
 
 import dataclasses
-import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
 from transformers import PreTrainedModel, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -25,12 +23,12 @@ _FREE += ("training.eval_batch_size", "training.logging_steps", "training.save_t
 _FREE += ("evaluation.samples", "evaluation.maps")
 
 
-def claim_output(recipe: Recipe, texts: dict[str, Dataset], main_process: bool = True) -> Path | None:
+def claim_output(recipe: Recipe, digests: dict[str, str], main_process: bool = True) -> Path | None:
     """Make the folder of checkpoints, or see that those in it are of this very run.
 
     Args:
         recipe: of the run.
-        texts: the data of each split.
+        digests: what differs where the data of a split does, by split.
         main_process: whether this is the one process that writes and removes files.
 
     Returns:
@@ -43,7 +41,7 @@ def claim_output(recipe: Recipe, texts: dict[str, Dataset], main_process: bool =
     model, checkpoints = output / MODEL, output / CHECKPOINTS
     if _holds_something(model) and not (model / METRICS).is_file():
         raise ValueError(f"output={recipe.output}: {model} holds something that no run has written, and would be lost")
-    identity = json.loads(json.dumps({**_flat(dataclasses.asdict(recipe)), "digest of the data": _digest(texts)}))
+    identity = json.loads(json.dumps({**_flat(dataclasses.asdict(recipe)), "digest of the data": digests}))
     file = checkpoints / _IDENTITY
     if not _holds_something(checkpoints):
         if main_process:
@@ -75,15 +73,6 @@ def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in content.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def _digest(texts: dict[str, Dataset]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for rows in texts.values():
-        for batch in rows.select_columns(["source", "target"]).iter(batch_size=10_000):
-            digest.update("\0".join([*batch["source"], *batch["target"], ""]).encode())
-        digest.update(b"\0")
-    return digest.hexdigest()
 
 
 def last_complete_checkpoint(folder: Path, remove_others: bool = False) -> Path | None:

@@ -1,40 +1,29 @@
 """From a recipe to a trained, measured, drawn, saved and reloaded model."""
 
-import dataclasses
-import json
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 from datasets import Dataset, disable_progress_bars
-from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
-from transformers import (
-    AutoTokenizer,
-    EarlyStoppingCallback,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Seq2SeqTrainingArguments,
-    pipeline,
-    set_seed,
-)
+from transformers import PreTrainedModel, set_seed
 
-from ..attention_maps import attention_map, plot_grid
-from ..data import Seq2SeqCollator, load_source, token_lengths, tokenize_pairs
-from ..evaluation import bootstrap_interval, exact_matches, generation_metrics, token_errors, wilson_interval
-from ..hub import RunFacts, model_card
-from ..models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
+from ..data import token_lengths
+from ..evaluation import generation_metrics
+from ..hub import RunFacts
 from ..registry import FAMILIES, Family
+from .building import build_model, build_trainer, generation_config
 from .reporting import make_console, report, say
-from .resume import CHECKPOINTS, METRICS, MODEL, claim_output, has_ended, load_best, read_state
-from .schema import Recipe, nearest, wrong_type
-from .trainer import ZooTrainer, decode_rows, text_metrics
+from .resume import CHECKPOINTS, MODEL, claim_output, has_ended, load_best, read_state
+from .saving import check_reload, save_run
+from .schema import Recipe, nearest
+from .scoring import score
+from .tasks import make_task, trainable
+from .tasks.base import Task
+from .trainer import ZooTrainer, decode_rows
 
 SPLITS = ("train", "validation", "test")
 
@@ -46,14 +35,18 @@ class RunResult:
     Args:
         model: folder of model, tokenizer, card and picture.
         metrics: scores on the test split.
-        samples: source, reference and output of some test pairs.
+        samples: some rows of the test split, a target and the output last.
         seconds: wall time of training.
+        next_command: words of a command to try the model with.
+        own_data: command that trains such a model on other data.
     """
 
     model: Path
     metrics: dict[str, float | str]
-    samples: list[tuple[str, str, str]]
+    samples: list[tuple[str, ...]]
     seconds: float
+    next_command: list[str] = field(default_factory=list)
+    own_data: str = ""
 
 
 def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
@@ -75,28 +68,30 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     console = console or make_console()
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
-    family = _family(recipe)
+    family = find_family(recipe)
+    task = make_task(family.task, recipe)
     set_seed(recipe.seed)
     disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     output = Path(recipe.output)
 
-    texts = load_splits(recipe)
-    for split, rows in texts.items():
-        say(console, f"{split}: {len(rows):,} pairs, such as {rows[0]['source']!r} → {rows[0]['target']!r}")
-    tokenizer = build_tokenizer(recipe, texts["train"])
-    datasets = {split: _tokenize(recipe, rows, tokenizer) for split, rows in texts.items()}
-    # From token ids back to texts: pairs that were too long are not among them.
-    texts = {split: texts[split].select(rows["row"]) for split, rows in datasets.items()}
-    model = build_model(recipe, family, tokenizer)
+    rows = load_splits(recipe, task)
+    for split, some in rows.items():
+        say(console, f"{split}: {len(some):,} {task.card.unit}, such as {task.show(some[0])}")
+    processor = task.build_processor(rows["train"])
+    datasets = {split: task.prepare(some, processor) for split, some in rows.items()}
+    # From outputs back to rows: those that were too long are not among them.
+    rows = {split: rows[split].select(prepared["row"]) for split, prepared in datasets.items()}
+    model = build_model(recipe, family, task, processor)
     longest = int(token_lengths(datasets["train"], "labels").max())
     model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
-    trainer = build_trainer(recipe, model, tokenizer, datasets, texts["validation"]["target"], console)
+    trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     _rehearse(recipe, trainer)
-    checkpoint = claim_output(recipe, texts, trainer.is_world_process_zero())
+    digests = {split: task.digest(some) for split, some in rows.items()}
+    checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero())
     train(trainer, checkpoint)
     seconds = trainer.seconds
     # The texts are scored below, with intervals.
@@ -105,66 +100,81 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     if not trainer.is_world_process_zero():
         return RunResult(output / MODEL, {}, [], seconds)
 
-    outputs = decode_rows(tokenizer, predicted.predictions)
-    metrics, intervals = score(recipe, outputs, texts["test"]["target"])
-    samples = list(zip(texts["test"]["source"], texts["test"]["target"], outputs, strict=True))
-    samples = samples[: recipe.evaluation.samples]
-    pictured = samples[: recipe.evaluation.maps] if _has_attention(model) else []
-
     # The trainer fills the generation settings with defaults for its own use.
     model.generation_config = generation_config(recipe, model, longest)
     model.eval()
+    outputs = decode_rows(processor, predicted.predictions, task.source_texts(rows["test"]))
+    metrics, intervals = score(recipe, outputs, task.targets(rows["test"]))
+    more_metrics, more_intervals = task.more_scores(model, processor, rows["test"], outputs)
+    shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outputs))))
+    pictured = shown.select(range(min(recipe.evaluation.maps, len(shown)))) if _has_attention(model) else []
+    samples = [
+        task.sample(row, number, output) for number, (row, output) in enumerate(zip(shown, outputs, strict=False))
+    ]
+
     folder = output / MODEL
     facts = RunFacts(
+        kind=task.card,
         name=recipe.name,
         summary=family.summary,
         paper=family.paper,
         license=recipe.license,
         data_name=data_name(recipe),
         data_license=recipe.data.license,
-        rows={split: len(rows) for split, rows in datasets.items()},
+        rows={split: len(prepared) for split, prepared in datasets.items()},
         parameters=parameters,
-        vocabulary=vocabulary_sizes(tokenizer),
+        vocabulary=task.vocabulary(processor),
         steps=trainer.state.global_step,
         seconds=seconds,
         loss_curve=[(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry],
-        metrics=metrics,
-        intervals=intervals,
+        metrics=metrics | more_metrics,
+        intervals=intervals | more_intervals,
         samples=samples,
+        example=task.example(rows["test"]),
         recipe=recipe.to_yaml(),
-        has_map=bool(pictured),
+        has_map=len(pictured) > 0,
     )
-    save_run(folder, family, model, tokenizer, facts, pictured)
+    save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
     shutil.rmtree(output / CHECKPOINTS)
     report(console, facts)
-    check_reload(folder, family, model, tokenizer, samples, console)
-    return RunResult(folder, metrics, samples, seconds)
+    check_reload(folder, family, task, model, processor, shown, outputs[: len(shown)], console)
+    command = task.next_command(folder, rows["test"])
+    return RunResult(folder, facts.metrics, samples, seconds, command, task.own_data)
 
 
-def _family(recipe: Recipe) -> Family:
+def find_family(recipe: Recipe) -> Family:
+    """The family of a recipe.
+
+    Args:
+        recipe: which names it.
+
+    Raises:
+        ValueError: if there is no such family, or no recipe can train it.
+    """
     if recipe.family not in FAMILIES:
         raise ValueError(
             f"family={recipe.family!r} is none of {', '.join(FAMILIES)}; "
             f"did you mean {nearest(recipe.family, FAMILIES)!r}?"
         )
     family = FAMILIES[recipe.family]
-    if family.task != "seq2seq":
-        pairs = ", ".join(name for name, other in FAMILIES.items() if other.task == "seq2seq")
+    if family.task not in trainable():
+        names = ", ".join(name for name, other in FAMILIES.items() if other.task in trainable())
         raise ValueError(
-            f"family={recipe.family!r} is for {family.task}, and recipes train on pairs of texts: {pairs}. "
+            f"family={recipe.family!r} is for {family.task}, and recipes train {names}. "
             f"Train it with transformers' Trainer"
         )
     return family
 
 
-def load_splits(recipe: Recipe) -> dict[str, Dataset]:
-    """The three splits of texts.
+def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
+    """The three splits of the data.
 
     Args:
         recipe: whose `data` section says where they are.
+        task: of the recipe.
 
     Returns:
-        `train`, `validation` and `test`, with the columns `source` and `target`.
+        `train`, `validation` and `test`.
 
     Raises:
         ValueError: if no source is named, or a split is empty or streamed.
@@ -176,7 +186,7 @@ def load_splits(recipe: Recipe) -> dict[str, Dataset]:
         whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
         arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
         arguments.pop("source", None)
-        splits[split] = load_source(source, **arguments)
+        splits[split] = task.load(source, training=split == "train", **arguments)
         if not isinstance(splits[split], Dataset):
             raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
         if len(splits[split]) == 0:
@@ -196,182 +206,15 @@ def data_name(recipe: Recipe) -> str:
     return ", ".join(dict.fromkeys(str(_source(recipe, split)) for split in SPLITS))
 
 
-def build_tokenizer(recipe: Recipe, rows: Dataset) -> PreTrainedTokenizerBase:
-    """A tokenizer trained on the training split, and on nothing else."""
-    section = recipe.tokenizer
-
-    def sides(value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
-
-    return train_tokenizer(
-        sides(section.kind),
-        rows["source"],
-        rows["target"],
-        shared=section.shared,
-        vocab_size=sides(section.vocab_size),
-        min_frequency=sides(section.min_frequency),
-        lowercase=sides(section.lowercase),
-    )
-
-
-def build_model(recipe: Recipe, family: Family, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """A fresh model of the recipe's family, its vocabularies those of the tokenizer.
-
-    Args:
-        recipe: whose `model` section has fields of the configuration.
-        family: row of the registry.
-        tokenizer: whose vocabularies the model is for.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: if a field is unknown, of the wrong type, or set by the tokenizer alone.
-    """
-    fields = dict(recipe.model)
-    config_class = family.config_class
-    known = [field.name for field in dataclasses.fields(config_class)]
-    for name in fields:
-        if name != "preset" and name not in known:
-            raise ValueError(
-                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
-            )
-        if name in ("vocab_size", "source_vocab_size"):
-            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.vocab_size")
-    source_size, target_size = vocabulary_sizes(tokenizer)
-    fields["vocab_size"] = target_size
-    fields["source_vocab_size"] = None if recipe.tokenizer.shared else source_size
-    preset = fields.pop("preset", None)
-    try:
-        config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
-    except StrictDataclassError as error:
-        raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
-    return family.model_class(family.head)(config)
-
-
-def generation_config(recipe: Recipe, model: PreTrainedModel, longest: int) -> GenerationConfig:
-    """The model's generation settings, those of the recipe among them.
-
-    Args:
-        recipe: whose `generation` section counts.
-        model: whose special tokens count.
-        longest: tokens of the longest training target; twice as many may be written if the recipe sets no limit.
-
-    Returns:
-        Settings for `model.generation_config`.
-
-    Raises:
-        ValueError: if the recipe sets something that transformers' generation doesn't have.
-    """
-    config = GenerationConfig.from_model_config(model.config)
-    known = [name for name in vars(config) if not name.startswith("_")]
-    settings = dict(recipe.generation)
-    if settings.get("max_new_tokens") is None and settings.get("max_length") is None:
-        settings["max_new_tokens"] = 2 * longest
-    for name, value in settings.items():
-        if name not in known:
-            raise ValueError(f"generation.{name} is unknown; did you mean {nearest(name, known)!r}?")
-        setattr(config, name, value)
-    config.validate(strict=True)
-    return config
-
-
-def _tokenize(recipe: Recipe, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    return tokenize_pairs(
-        rows,
-        tokenizer,
-        max_source_length=recipe.data.max_source_length,
-        max_target_length=recipe.data.max_target_length,
-        on_too_long=recipe.data.on_too_long,
-    )
-
-
-def build_trainer(
-    recipe: Recipe,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    datasets: dict[str, Dataset],
-    references: Sequence[str],
-    console: Console | None = None,
-) -> ZooTrainer:
-    """The trainer of a recipe.
-
-    Args:
-        recipe: whose `output`, `training` and `evaluation` sections count.
-        model: to train.
-        tokenizer: saved with every checkpoint.
-        datasets: tokenised `train` and `validation` splits.
-        references: targets of the validation split, as texts.
-        console: where to report to. Default: `None`, standard output.
-
-    Returns:
-        The trainer, which chooses the best checkpoint by `evaluation.best_metric`.
-    """
-    section = recipe.training
-    if section.torch_compile:
-        # Inductor turns a scan over time into a loop that counts, and refuses without this, which fullgraph=True
-        # implies and the Trainer's call of torch.compile doesn't.
-        torch._dynamo.config.capture_scalar_outputs = True
-    lower_is_better = recipe.evaluation.best_metric.endswith("error_rate")
-    arguments = Seq2SeqTrainingArguments(
-        output_dir=str(Path(recipe.output) / CHECKPOINTS),
-        seed=recipe.seed,
-        max_steps=section.max_steps,
-        num_train_epochs=section.epochs,
-        gradient_accumulation_steps=section.gradient_accumulation_steps,
-        optim=section.optimizer,
-        learning_rate=section.learning_rate,
-        lr_scheduler_type=section.scheduler,
-        warmup_steps=section.warmup_steps,
-        weight_decay=section.weight_decay,
-        adam_beta2=section.adam_beta2,
-        max_grad_norm=section.max_grad_norm,
-        use_cpu=not torch.accelerator.is_available(),
-        bf16=section.precision == "bf16",
-        fp16=section.precision == "fp16",
-        activation_checkpointing=section.gradient_checkpointing,
-        torch_compile=section.torch_compile,
-        eval_strategy="steps",
-        eval_steps=section.eval_steps,
-        per_device_eval_batch_size=section.eval_batch_size,
-        save_strategy="steps",
-        save_steps=section.eval_steps,
-        save_total_limit=section.save_total_limit,
-        restore_callback_states_from_checkpoint=True,
-        logging_steps=section.logging_steps,
-        load_best_model_at_end=True,
-        metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
-        greater_is_better=not lower_is_better,
-        predict_with_generate=True,
-        dataloader_num_workers=section.num_workers,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        remove_unused_columns=False,
-        # The trainer's default would turn the cache off in the model's own settings, for evaluation and for good.
-        use_cache=True,
-        report_to=[],
-    )
-    return ZooTrainer(
-        model=model,
-        args=arguments,
-        batch_tokens=section.batch_tokens,
-        console=console,
-        train_dataset=datasets["train"],
-        eval_dataset=datasets["validation"],
-        data_collator=Seq2SeqCollator(tokenizer),
-        processing_class=tokenizer,
-        compute_metrics=text_metrics(tokenizer, recipe.evaluation, references),
-        callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
-    )
-
-
 def _rehearse(recipe: Recipe, trainer: ZooTrainer) -> None:
     """Generate and score once, so that what would stop the first evaluation stops the run before any training."""
     evaluation = recipe.evaluation
     generation_metrics(["a"], ["a"], tokenize=evaluation.tokenize, names=evaluation.metrics)
     model = trainer.model.eval()
     batch = trainer.data_collator([trainer.eval_dataset[0]])
+    del batch["labels"]
     try:
-        model.generate(**{name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")})
+        model.generate(**{name: value.to(model.device) for name, value in batch.items()})
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(f"generation: {error}") from error
 
@@ -397,113 +240,5 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     trainer.start_clock(state)
 
 
-def score(
-    recipe: Recipe, outputs: list[str], references: list[str]
-) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
-    """Scores of the test split, and intervals where a score is a share of pairs or tokens.
-
-    Args:
-        recipe: whose `evaluation` section says which.
-        outputs: what the model wrote.
-        references: what it should have written.
-
-    Returns:
-        Scores with their signatures, and intervals by score.
-    """
-    section = recipe.evaluation
-    references = list(references)
-    metrics = generation_metrics(
-        outputs, references, lowercase=section.lowercase, tokenize=section.tokenize, names=section.metrics
-    )
-    intervals = {}
-    if "exact_match" in section.metrics:
-        hits = exact_matches(outputs, references, lowercase=section.lowercase)
-        intervals["exact_match"] = wilson_interval(int(hits.sum()), len(hits))
-    if "token_error_rate" in section.metrics:
-        errors = token_errors(outputs, references, lowercase=section.lowercase, tokenize=section.tokenize)
-        intervals["token_error_rate"] = bootstrap_interval(*errors, seed=recipe.seed)
-    return metrics, intervals
-
-
 def _has_attention(model: PreTrainedModel) -> bool:
     return getattr(model.config, "attention", None) != "none"
-
-
-def save_run(
-    folder: Path,
-    family: Family,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    facts: RunFacts,
-    pictured: list[tuple[str, str, str]],
-) -> None:
-    """Write model, tokenizer, code, card, scores and picture; the folder appears whole or not at all.
-
-    Args:
-        folder: to write.
-        family: row of the registry.
-        model: trained.
-        tokenizer: its tokenizer.
-        facts: for the card.
-        pictured: samples to draw the attention of.
-    """
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    # With the pipeline's code, so that the folder is a pipeline also where this package isn't installed.
-    pipe = pipeline(family.pipelines[0], model=model, tokenizer=tokenizer, device=model.device)
-    pipe.save_pretrained(scratch)
-    model_card(facts).save(scratch / "README.md")
-    metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps, "seconds": facts.seconds}
-    (scratch / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if facts.has_map:
-        maps = [attention_map(model, tokenizer, source) for source, _, _ in pictured]
-        titles = [f"{item.source_text} → {item.target_text}" for item in maps]
-        plot_grid(maps, scratch / "attention.png", titles=titles, columns=2)
-    # A folder can't replace a full one in a single move.
-    shutil.rmtree(folder, ignore_errors=True)
-    scratch.rename(folder)
-
-
-def check_reload(
-    folder: Path,
-    family: Family,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    samples: list[tuple[str, str, str]],
-    console: Console,
-) -> None:
-    """Load a saved run as anybody would, and see that it is the same.
-
-    Args:
-        folder: that the run was saved to.
-        family: row of the registry.
-        model: that was saved.
-        tokenizer: that was saved.
-        samples: source, reference and output; the outputs are compared.
-        console: where to report to.
-
-    Raises:
-        RuntimeError: if a weight or the ids of a source differ.
-    """
-    loaded = getattr(transformers, family.head).from_pretrained(folder)
-    weights, loaded_weights = model.state_dict(), loaded.state_dict()
-    for name in weights.keys() | loaded_weights.keys():
-        if name not in weights or name not in loaded_weights or not loaded_weights[name].equal(weights[name].cpu()):
-            raise RuntimeError(f"{folder}: {name} is not what was saved")
-    loaded_tokenizer = AutoTokenizer.from_pretrained(folder)
-    task = family.pipelines[0]
-    translate = pipeline(task, model=str(folder))
-    agree = f"loaded back from {folder}: {family.head}, AutoTokenizer and pipeline({task!r}) agree"
-    if not samples:
-        say(console, agree)
-        return
-    sources, outputs = [source for source, _, _ in samples], [output for _, _, output in samples]
-    batch = loaded_tokenizer(sources, padding=True, return_tensors="pt")
-    if not batch["input_ids"].equal(tokenizer(sources, padding=True, return_tensors="pt")["input_ids"]):
-        raise RuntimeError(f"{folder}: the saved tokenizer makes other ids of {sources}")
-    by_hand = loaded_tokenizer.batch_decode(loaded.generate(**batch), skip_special_tokens=True)
-    by_pipeline = [item["translation_text"] for item in translate(sources)]
-    answers = list(zip(outputs, by_hand, by_pipeline, strict=True))
-    differ = sum(len(set(same)) > 1 for same in answers)
-    # Sampling draws anew, and elsewhere than on one device in one precision numbers are rounded otherwise.
-    say(console, f"{agree} on the weights; {differ} of {len(answers)} answers differ" if differ else agree)

@@ -21,7 +21,8 @@ class DataSection:
     """Where the pairs of texts come from.
 
     Args:
-        source: a built-in source (`dates`, `reverse`, `copy`), a file, a folder, or the name of a dataset on the Hub.
+        source: a built-in source (`dates`, `g2p`, `reverse`, `copy`), a file, a folder, or the name of a dataset on
+            the Hub.
         options: arguments of the source, for all splits; see `hf_attnzoo.data`.
         train: arguments for the training split alone, `source` and `split` among them if they differ.
         validation: the same for the split that chooses the best checkpoint.
@@ -54,6 +55,8 @@ class TokenizerSection:
         vocab_size: most entries, or two numbers for source and target.
         min_frequency: rarer words and characters become `<unk>`; or two numbers.
         lowercase: whether case is dropped; or two values.
+        copy_slots: for a model with `copy: true`, how many different unknown words of a source can be copied. None:
+            no words are matched, which does for a shared vocabulary.
     """
 
     kind: str | list[str] = "bpe"
@@ -61,6 +64,7 @@ class TokenizerSection:
     vocab_size: int | list[int] = 8000
     min_frequency: int | list[int] = 1
     lowercase: bool | list[bool] = False
+    copy_slots: int | None = None
 
 
 @strict
@@ -121,7 +125,8 @@ class EvaluationSection:
     """What is measured.
 
     Args:
-        metrics: any of `exact_match`, `token_error_rate`, `token_accuracy`, `bleu`, `chrf`.
+        metrics: any of `exact_match`, `sequence_error_rate`, `token_error_rate`, `token_accuracy`, `bleu`,
+            `chrf`.
         best_metric: which of them chooses the best checkpoint.
         tokenize: tokens of BLEU and of the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.
@@ -181,6 +186,7 @@ _CHOICES = {
 _LEAST = {
     "data.max_source_length": 1,
     "data.max_target_length": 1,
+    "tokenizer.copy_slots": 0,
     "training.batch_tokens": 1,
     "training.gradient_accumulation_steps": 1,
     "training.learning_rate": 0,
@@ -253,6 +259,11 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
             f"{', '.join(recipe.evaluation.metrics)}"
         )
     return recipe
+
+
+def both_sides(value: Any) -> Any:
+    """A value for source and target, or the two of a list."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -33,20 +33,18 @@ class ZooTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` on batches of a token budget.
 
     Args:
-        batch_tokens: padded tokens of a training batch on one device, source and target together.
+        batch_sampler: of the training data, on one device.
         console: where to report to. Default: `None`, standard output.
-        kwargs: see `Seq2SeqTrainer`. The training dataset has the columns `input_ids` and `labels`.
+        kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
 
-    def __init__(self, *args: Any, batch_tokens: int, console: Console | None = None, **kwargs: Any):
+    def __init__(
+        self, *args: Any, batch_sampler: TokenBudgetBatchSampler, console: Console | None = None, **kwargs: Any
+    ):
         super().__init__(*args, **kwargs)
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
-        self._batch_sampler = TokenBudgetBatchSampler.from_dataset(
-            self.train_dataset,
-            max_tokens=batch_tokens,
-            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
-        )
+        self._batch_sampler = batch_sampler
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.progress_report = ProgressReport(self, console or make_console())
@@ -129,31 +127,45 @@ class _Hooks(TrainerCallback):
         self.trainer.start_epoch(int(state.epoch or 0))
 
 
-def decode_rows(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]] | np.ndarray) -> list[str]:
+def decode_rows(
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Sequence[int]] | np.ndarray,
+    sources: Sequence[str] | None = None,
+) -> list[str]:
     """Texts of padded target ids.
 
     Args:
-        tokenizer: whose target vocabulary the ids are of.
+        tokenizer: whose target vocabulary the ids are of, or the processor that has it.
         rows: ids, -100 or padding where there are none, shape `(N, T)`.
+        sources: N texts that the ids were written from, for a tokenizer with slots for copied words. Default: `None`,
+            a copied word remains a slot.
 
     Returns:
         N texts, without special tokens.
     """
     rows = np.asarray(rows)
+    # A processor has its tokenizer inside.
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    copied = {"sources": sources} if sources is not None and getattr(tokenizer, "copy_slots", None) else {}
     return tokenizer.batch_decode(
-        np.where(rows == IGNORE_INDEX, tokenizer.pad_token_id, rows), skip_special_tokens=True
+        np.where(rows == IGNORE_INDEX, tokenizer.pad_token_id, rows), skip_special_tokens=True, **copied
     )
 
 
 def text_metrics(
-    tokenizer: PreTrainedTokenizerBase, evaluation: EvaluationSection, references: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase,
+    evaluation: EvaluationSection,
+    references: Sequence[str] | Sequence[Sequence[str]],
+    sources: Sequence[str] | None = None,
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """`compute_metrics` of a trainer: scores of what the model wrote by itself, never of teacher-forced output.
 
     Args:
         tokenizer: to read ids with.
         evaluation: which scores.
-        references: the targets as texts. The labels wouldn't do: a rare word is `<unk>` there.
+        references: the targets, or lists of accepted ones, as texts. The labels wouldn't do: a rare word is `<unk>`
+            there.
+        sources: the sources as texts, which copied words are taken from; see `decode_rows`.
 
     Returns:
         Function from generated ids to the scores.
@@ -161,7 +173,7 @@ def text_metrics(
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         scores = generation_metrics(
-            decode_rows(tokenizer, prediction.predictions),
+            decode_rows(tokenizer, prediction.predictions, sources),
             references,
             lowercase=evaluation.lowercase,
             tokenize=evaluation.tokenize,

@@ -12,8 +12,9 @@ def test_contract(check, options):
     check(scattered(RNNSearchForConditionalGeneration(RNNSearchConfig.from_preset("tiny", vocab_size=20, **options))))
 ```
 
-A causal language model has `CAUSAL_CONTRACT` and `CAUSAL_INTEGRATIONS`, an encoder `ENCODER_CONTRACT`, which is for
-its heads, `ENCODER_BASE_CONTRACT` for the model without one, and `ENCODER_INTEGRATIONS`; most checks are the same.
+A causal language model has `CAUSAL_CONTRACT` and `CAUSAL_INTEGRATIONS`, a model that writes about pictures
+`IMAGE_CONTRACT` and `IMAGE_INTEGRATIONS`, an encoder `ENCODER_CONTRACT`, which is for its heads,
+`ENCODER_BASE_CONTRACT` for the model without one, and `ENCODER_INTEGRATIONS`; most checks are the same.
 
 Each check takes a small model in evaluation mode, of at least 16 words on either side, and raises AssertionError if
 the model breaks the contract. It leaves the model as it found it.
@@ -64,6 +65,12 @@ from .encoders import (
     check_half_the_work,
     check_packed_texts,
 )
+from .images import (
+    check_image_encoder_outputs,
+    check_image_outputs,
+    check_image_refusals,
+    check_training_objective,
+)
 from .integrations import (
     check_compile,
     check_export,
@@ -81,6 +88,8 @@ __all__ = [
     "ENCODER_CONTRACT",
     "ENCODER_BASE_CONTRACT",
     "ENCODER_INTEGRATIONS",
+    "IMAGE_CONTRACT",
+    "IMAGE_INTEGRATIONS",
     "scattered",
     "ragged_batch",
 ]
@@ -150,10 +159,26 @@ ENCODER_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
 )
 """The same for every head of every encoder."""
 
+_OF_TEXTS = (check_padding, check_empty_text, check_refusals)
+
+IMAGE_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    *(check for check in _CONTRACT if check not in _OF_TEXTS),
+    check_forced_prefix,
+    check_decoder_refusals,
+    check_image_encoder_outputs,
+    check_image_outputs,
+    check_image_refusals,
+    check_training_objective,
+)
+"""What holds for every variant of every model that writes about pictures; each takes a moment."""
+
 _INTEGRATIONS = (check_compile, check_export, check_remote_code, check_lora, check_int8)
 
 SEQ2SEQ_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATIONS
 """What needs a compiler, a process or another package: seconds each, for one or two variants of a family."""
+
+IMAGE_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATIONS
+"""The same for models that write about pictures."""
 
 CAUSAL_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = (*_INTEGRATIONS, check_text_generation)
 """The same for causal language models."""

@@ -35,11 +35,12 @@ def ragged_batch(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     """Texts of lengths 6, 3 and 1 padded on the right, and what is to be predicted from them.
 
     Args:
-        model: whose padding and end ids are used.
+        model: whose padding and end ids are used, or the size of the pictures that it looks at.
 
     Returns:
         `input_ids` of shape `(3, 6)`, and `labels`: of an encoder-decoder others, of lengths 4, 5 and 2, shape
-        `(3, 5)`; of a causal language model the ids themselves, shape `(3, 6)`.
+        `(3, 5)`; of a causal language model the ids themselves, shape `(3, 6)`. A model of pictures gets three of them
+        in place of the texts.
     """
     generator = torch.Generator().manual_seed(1)
     pad, end = model.config.pad_token_id, model.config.eos_token_id
@@ -52,6 +53,9 @@ def ragged_batch(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
         labels[row, target:] = -100
     if not model.config.is_encoder_decoder:
         labels = input_ids.masked_fill(input_ids == pad, -100)
+    if model.main_input_name == "pixel_values":
+        config = model.config
+        return torch.randn(3, config.num_channels, config.image_size, config.image_size, generator=generator), labels
     return input_ids, labels
 
 
@@ -68,7 +72,7 @@ def training_batch(model: PreTrainedModel) -> dict[str, Tensor]:
     """
     input_ids, labels = ragged_batch(model)
     if not is_encoder(model):
-        return {"input_ids": input_ids, "labels": labels}
+        return {**source_of(model, input_ids), "labels": labels}
     generator = torch.Generator().manual_seed(2)
     head, config = auto_class_of(model).removeprefix("AutoModel").removeprefix("For"), model.config
     real = input_ids != config.pad_token_id
@@ -126,6 +130,11 @@ def without_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in batch.items() if name in read}
 
 
+def source_of(model: PreTrainedModel, source: Tensor) -> dict[str, Tensor]:
+    """The source, or the text, under the name that the model calls it by."""
+    return {model.main_input_name: source}
+
+
 def padded_left(input_ids: Tensor, pad: int) -> Tensor:
     return torch.stack([row[torch.argsort((row != pad).long(), stable=True)] for row in input_ids])
 
@@ -156,7 +165,8 @@ def decoder_of(model: PreTrainedModel) -> tuple[Tensor, Callable[..., ModelOutpu
         whole = input_ids.masked_fill(input_ids == model.config.pad_token_id, LAST_ID)
         return whole, lambda ids, **options: model(input_ids=ids, **options)
     target = model.prepare_decoder_input_ids_from_labels(labels)
-    return target, lambda ids, **options: model(input_ids=input_ids, decoder_input_ids=ids, **options)
+    source = source_of(model, input_ids)
+    return target, lambda ids, **options: model(**source, decoder_input_ids=ids, **options)
 
 
 def aligned_logits(model: PreTrainedModel, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,9 +184,14 @@ def written_embeddings(model: PreTrainedModel) -> torch.nn.Embedding:
     return model.get_decoder_input_embeddings() if encoder_decoder else model.get_input_embeddings()
 
 
-def single_row(input_ids: Tensor, labels: Tensor, row: int, pad: int) -> tuple[Tensor, Tensor]:
-    kept, scored = input_ids[row] != pad, labels[row] != -100
-    return input_ids[row : row + 1, kept], labels[row : row + 1, scored]
+def unpadded(source: Tensor, row: int, pad: int) -> Tensor:
+    """One row of a batch alone, without the padding that ids may have and pictures have not."""
+    alone = source[row : row + 1]
+    return alone if source.is_floating_point() else alone[:, alone[0] != pad]
+
+
+def single_row(source: Tensor, labels: Tensor, row: int, pad: int) -> tuple[Tensor, Tensor]:
+    return unpadded(source, row, pad), labels[row : row + 1, labels[row] != -100]
 
 
 def assert_close(one: Tensor | dict[str, Tensor], other: Tensor | dict[str, Tensor], tolerance: float = 1e-5) -> None:

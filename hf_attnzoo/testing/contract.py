@@ -32,7 +32,9 @@ from .batches import (
     prompts_for,
     ragged_batch,
     single_row,
+    source_of,
     training_batch,
+    unpadded,
     written_embeddings,
 )
 
@@ -41,19 +43,20 @@ def check_batch_equals_single(model: PreTrainedModel) -> None:
     """A padded batch gives each row what it gets alone: logits, loss, gradients, attention."""
     input_ids, labels = ragged_batch(model)
     pad = model.config.pad_token_id
-    batch = model(input_ids=input_ids, labels=labels, output_attentions=True)
+    batch = model(**source_of(model, input_ids), labels=labels, output_attentions=True)
     total, summed = 0.0, None
     for row in range(len(input_ids)):
         source, target = single_row(input_ids, labels, row, pad)
-        alone = model(input_ids=source, labels=target, output_attentions=True)
+        alone = model(**source_of(model, source), labels=target, output_attentions=True)
         assert_close(batch.logits[row, : target.shape[1]], alone.logits[0])
         for together, single in zip(cross_attentions_of(batch), cross_attentions_of(alone), strict=True):
-            assert_close(together[row, :, : target.shape[1], : source.shape[1]], single[0])
-            assert (together[row, :, :, source.shape[1] :] == 0).all(), "attention on padding is not exactly 0"
-        loss, gradients = loss_and_gradients(model, input_ids=source, labels=target, num_items_in_batch=1)
+            size = single.shape[-1]
+            assert_close(together[row, :, : target.shape[1], :size], single[0])
+            assert (together[row, :, :, size:] == 0).all(), "attention on padding is not exactly 0"
+        loss, gradients = loss_and_gradients(model, **source_of(model, source), labels=target, num_items_in_batch=1)
         total += loss
         summed = gradients if summed is None else {name: summed[name] + gradients[name] for name in summed}
-    loss, gradients = loss_and_gradients(model, input_ids=input_ids, labels=labels, num_items_in_batch=1)
+    loss, gradients = loss_and_gradients(model, **source_of(model, input_ids), labels=labels, num_items_in_batch=1)
     assert_close(loss, total, 1e-4)
     assert_equal_gradients(gradients, summed, 1e-4)
 
@@ -110,8 +113,8 @@ def check_generation_batch(model: PreTrainedModel) -> None:
     pad, end = model.config.pad_token_id, model.config.eos_token_id
     for beams in (1, 3):
         batch = newly_written(model, prompts, num_beams=beams, max_new_tokens=7)
-        for row, prompt in enumerate(prompts):
-            alone = newly_written(model, prompt[prompt != pad][None], num_beams=beams, max_new_tokens=7)[0]
+        for row in range(len(prompts)):
+            alone = newly_written(model, unpadded(prompts, row, pad), num_beams=beams, max_new_tokens=7)[0]
             assert torch.equal(batch[row, : len(alone)], alone)
             assert (batch[row, len(alone) :] == pad).all()
         never = newly_written(model, prompts, num_beams=beams, max_new_tokens=7, suppress_tokens=[end])
@@ -169,7 +172,7 @@ def check_continuation(model: PreTrainedModel) -> None:
     whole = model.generate(prompts, max_new_tokens=8, **options)
     first = model.generate(prompts, max_new_tokens=3, return_dict_in_generate=True, **options)
     if model.config.is_encoder_decoder:
-        inputs = {"input_ids": prompts, "decoder_input_ids": first.sequences}
+        inputs = {**source_of(model, prompts), "decoder_input_ids": first.sequences}
     else:
         mask = (prompts != model.config.pad_token_id).long()
         inputs = {
@@ -187,10 +190,10 @@ def check_forced_prefix(model: PreTrainedModel) -> None:
     prefixes = ([5, 6, 7], [8], [9, 10])
     padded = torch.tensor([[pad] * (3 - len(prefix)) + [start, *prefix] for prefix in prefixes])
     mask = (padded != pad).long()
-    logits = model(input_ids=input_ids, decoder_input_ids=padded, decoder_attention_mask=mask).logits
+    logits = model(**source_of(model, input_ids), decoder_input_ids=padded, decoder_attention_mask=mask).logits
     for row, prefix in enumerate(prefixes):
         source = input_ids[row : row + 1]
-        alone = model(input_ids=source, decoder_input_ids=torch.tensor([[start, *prefix]])).logits
+        alone = model(**source_of(model, source), decoder_input_ids=torch.tensor([[start, *prefix]])).logits
         assert_close(logits[row, -len(alone[0]) :], alone[0])
         written = model.generate(source, decoder_input_ids=torch.tensor([prefix]), max_new_tokens=3, num_beams=2)
         assert written[0, : len(prefix) + 1].tolist() == [start, *prefix]
@@ -212,7 +215,7 @@ def check_beam_scores(model: PreTrainedModel) -> None:
     )
     prompts, read, written = prompts.repeat_interleave(3, dim=0), output.sequences[:, :-1], output.sequences[:, start:]
     if model.config.is_encoder_decoder:
-        logits = model(input_ids=prompts, decoder_input_ids=read, use_cache=False).logits
+        logits = model(**source_of(model, prompts), decoder_input_ids=read, use_cache=False).logits
     else:
         mask = torch.nn.functional.pad((prompts != pad).long(), (0, read.shape[1] - start), value=1)
         logits = model(input_ids=read, attention_mask=mask, use_cache=False).logits[:, start - 1 :]
@@ -232,18 +235,22 @@ def check_encoder_outputs(model: PreTrainedModel) -> None:
     before = encoded.last_hidden_state.clone()
     expected = model(input_ids=input_ids, labels=labels).logits
     assert_close(model(encoder_outputs=encoded, attention_mask=mask, labels=labels).logits, expected)
+    # Vectors don't tell which words they are, which a model that copies them wants to know.
+    words = {"copy_ids": input_ids} if getattr(model.config, "copy", False) else {}
     if model.config.model_type in ("attnzoo_rnnsearch", "attnzoo_transformer"):
         # Nothing but annotations is needed there; a family whose encoder returns more says so.
-        assert_close(model(encoder_outputs=(encoded[0],), attention_mask=mask, labels=labels).logits, expected)
+        assert_close(
+            model(encoder_outputs=(encoded[0],), attention_mask=mask, labels=labels, **words).logits, expected
+        )
     embeds = model.get_input_embeddings()(input_ids)
-    assert_close(model(inputs_embeds=embeds, attention_mask=mask, labels=labels).logits, expected)
+    assert_close(model(inputs_embeds=embeds, attention_mask=mask, labels=labels, **words).logits, expected)
     for options in ({}, {"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 3}):
         plain = model.generate(input_ids, max_new_tokens=6, **options)
         assert torch.equal(
             model.generate(encoder_outputs=encoded, attention_mask=mask, max_new_tokens=6, **options), plain
         )
         assert torch.equal(
-            model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=6, **options), plain
+            model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=6, **options, **words), plain
         )
     assert torch.equal(encoded.last_hidden_state, before)
 
@@ -288,7 +295,7 @@ def check_round_trip(model: PreTrainedModel) -> None:
                 expected = saved.state_dict()
                 for name, tensor in loaded.state_dict().items():
                     assert torch.equal(tensor, expected[name]), name
-                    assert tensor.dtype == dtype
+                    assert tensor.dtype == expected[name].dtype
                     assert tensor.is_contiguous()
                 head = loaded.get_output_embeddings()
                 if head is not None:
@@ -318,8 +325,8 @@ def check_base_and_head(model: PreTrainedModel) -> None:
         base.save_pretrained(folder)
         assert load_file(Path(folder) / "model.safetensors").keys() <= base.state_dict().keys()
         again, info = type(model).from_pretrained(folder, output_loading_info=True)
-        own = {name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")}
-        assert set(info["missing_keys"]) == own, info
+        own = {name for name in model.state_dict() if not name.startswith(f"{model.base_model_prefix}.")}
+        assert set(info["missing_keys"]) == own - model.all_tied_weights_keys.keys(), info
         for name, tensor in again.base_model.state_dict().items():
             assert torch.equal(tensor, expected[name]), name
 
@@ -342,19 +349,24 @@ def check_refuses_pickle(model: PreTrainedModel) -> None:
 def check_accumulation(model: PreTrainedModel) -> None:
     """The losses of single rows, each divided by the labels of all, add up to that of the batch, gradients too."""
     input_ids, labels = ragged_batch(model)
-    loss, gradients = loss_and_gradients(model, input_ids=input_ids, labels=labels)
-    logits = model(input_ids=input_ids, labels=labels).logits
-    predicted, aligned = aligned_logits(model, logits, labels)
+    loss, gradients = loss_and_gradients(model, **source_of(model, input_ids), labels=labels)
+    output = model(**source_of(model, input_ids), labels=labels, output_attentions=True)
+    predicted, aligned = aligned_logits(model, output.logits, labels)
     count = (aligned != -100).sum()
     parts = [
         loss_and_gradients(
-            model, input_ids=input_ids[row : row + 1], labels=labels[row : row + 1], num_items_in_batch=count
+            model, **source_of(model, input_ids[row : row + 1]), labels=labels[row : row + 1], num_items_in_batch=count
         )
         for row in range(3)
     ]
     assert_close(sum(part[0] for part in parts), loss)
     assert_equal_gradients(gradients, {name: sum(part[1][name] for part in parts) for name in gradients})
     by_hand = -predicted.log_softmax(-1)[aligned != -100].gather(1, aligned[aligned != -100][:, None]).mean()
+    if getattr(model.config, "coverage", False):
+        (weights,) = (attention[:, 0] for attention in cross_attentions_of(output))
+        before = [weights[:, :step].sum(dim=1) for step in range(weights.shape[1])]
+        repeated = torch.minimum(weights, torch.stack(before, dim=1)).sum(dim=-1)
+        by_hand += model.config.coverage_loss_weight * repeated[aligned != -100].mean()
     assert_close(loss, by_hand.detach())
 
 
@@ -362,6 +374,9 @@ def check_gradients(model: PreTrainedModel) -> None:
     """The directional derivative of the loss is that of finite differences, in 64-bit arithmetic, in training mode."""
     model = copy.deepcopy(model).double()
     model.config.dropout = 0.0
+    if hasattr(model.config, "expected_attention_rate"):
+        # A sample has no derivative: hard attention is to read what it expects.
+        model.config.expected_attention_rate = 1.0
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -371,6 +386,8 @@ def check_gradients(model: PreTrainedModel) -> None:
     generator = torch.Generator().manual_seed(2)
     step = 1e-6
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         original = parameter.detach().clone()
         losses = []
@@ -387,13 +404,14 @@ def check_gradients(model: PreTrainedModel) -> None:
 
 def check_gradient_checkpointing(model: PreTrainedModel) -> None:
     """Computing layers a second time in the backward pass changes neither loss nor gradients, dropout included."""
-    model = copy.deepcopy(model).train()
+    # Two copies: a training step may leave a trace, such as a moving average.
+    model, saving = copy.deepcopy(model).train(), copy.deepcopy(model).train()
     batch = training_batch(model)
     torch.manual_seed(3)
     loss, gradients = loss_and_gradients(model, **batch)
-    model.activation_checkpointing_enable()
+    saving.activation_checkpointing_enable()
     torch.manual_seed(3)
-    again, recomputed = loss_and_gradients(model, **batch)
+    again, recomputed = loss_and_gradients(saving, **batch)
     assert_close(again, loss)
     assert_equal_gradients(recomputed, gradients)
 
@@ -432,28 +450,38 @@ def check_precision(model: PreTrainedModel) -> None:
         assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
+def _ratios_of_others(input_ids: Tensor, log_probs: Tensor) -> Tensor:
+    """Log-probabilities of words that can't be copied, as they are to each other."""
+    others = [word for word in range(log_probs.shape[-1]) if word not in input_ids]
+    return log_probs[..., others] - log_probs[..., others[:1]]
+
+
 def check_resize(model: PreTrainedModel) -> None:
     """Vocabularies grow and shrink, each with its head, without touching the words that stay."""
     input_ids, labels = ragged_batch(model)
-    expected = model(input_ids=input_ids, labels=labels).logits
+    expected = model(**source_of(model, input_ids), labels=labels).logits
     size = model.config.vocab_size
     for change in (5, -1):
         resized = copy.deepcopy(model)
         resized.resize_token_embeddings(size + change)
         kept = min(size, size + change)
-        logits = resized(input_ids=input_ids, labels=labels).logits
+        logits = resized(**source_of(model, input_ids), labels=labels).logits
         assert logits.shape[-1] == size + change == resized.config.vocab_size
-        assert_close(logits[..., :kept], expected[..., :kept])
-        loss_and_gradients(resized, input_ids=input_ids, labels=labels)
+        if getattr(model.config, "copy", False):
+            # Probabilities in place of logits: how many words share them matters, but not to their ratios.
+            assert_close(*(_ratios_of_others(input_ids, scores[..., :kept]) for scores in (logits, expected)))
+        else:
+            assert_close(logits[..., :kept], expected[..., :kept])
+        loss_and_gradients(resized, **source_of(model, input_ids), labels=labels)
         head, embeddings = resized.get_output_embeddings(), written_embeddings(resized)
         assert head.weight.shape[0] == embeddings.weight.shape[0] == size + change
         assert (head.weight is embeddings.weight) == bool(model.config.tie_word_embeddings)
         with tempfile.TemporaryDirectory() as folder:
             resized.save_pretrained(folder)
             loaded = type(model).from_pretrained(folder)
-        assert_close(loaded(input_ids=input_ids, labels=labels).logits, logits)
+        assert_close(loaded(**source_of(model, input_ids), labels=labels).logits, logits)
         assert loaded.generate(prompts_for(model), max_new_tokens=3).shape[0] == 3
-    if not model.config.is_encoder_decoder:
+    if not hasattr(model, "resize_source_token_embeddings"):
         return
     if model.config.source_vocab_size is None:
         assert_refused(lambda: copy.deepcopy(model).resize_source_token_embeddings(size + 1), "source_vocab_size")
@@ -463,7 +491,7 @@ def check_resize(model: PreTrainedModel) -> None:
     assert resized.get_input_embeddings().weight.shape[0] == model.config.source_vocab_size + 3
     assert resized.config.source_vocab_size == model.config.source_vocab_size + 3
     assert resized.config.vocab_size == size
-    assert_close(resized(input_ids=input_ids, labels=labels).logits, expected)
+    assert_close(resized(**source_of(model, input_ids), labels=labels).logits, expected)
 
 
 def assert_refused(call: Callable[[], object], *words: str) -> None:
@@ -505,21 +533,20 @@ def check_refusals(model: PreTrainedModel) -> None:
 def check_decoder_refusals(model: PreTrainedModel) -> None:
     """So are a source given twice, and decoder inputs that are missing, out of range, or don't fit the labels."""
     input_ids, labels = ragged_batch(model)
+    source = source_of(model, input_ids)
     target = model.prepare_decoder_input_ids_from_labels(labels)
     size = model.config.vocab_size
-    assert_refused(lambda: model(input_ids=input_ids), "decoder_input_ids")
+    assert_refused(lambda: model(**source), "decoder_input_ids")
+    assert_refused(lambda: model(**source, decoder_input_ids=target + size), "decoder_input_ids", str(size - 1))
     assert_refused(
-        lambda: model(input_ids=input_ids, decoder_input_ids=target + size), "decoder_input_ids", str(size - 1)
-    )
-    assert_refused(
-        lambda: model(input_ids=input_ids, decoder_input_ids=target[:, :3], labels=labels),
+        lambda: model(**source, decoder_input_ids=target[:, :3], labels=labels),
         "labels",
         "(3, 3)",
         "(3, 5)",
     )
-    encoded = model.get_encoder()(input_ids=input_ids)
+    encoded = model.get_encoder()(**source)
     assert_refused(
-        lambda: model(input_ids=input_ids, encoder_outputs=encoded, labels=labels), "input_ids", "encoder_outputs"
+        lambda: model(**source, encoder_outputs=encoded, labels=labels), model.main_input_name, "encoder_outputs"
     )
 
 
@@ -534,9 +561,9 @@ def check_cache_refusals(model: PreTrainedModel) -> None:
 def check_outputs(model: PreTrainedModel) -> None:
     """Tuples, logits and losses come as asked for, in the shapes that transformers' users expect."""
     input_ids, labels = ragged_batch(model)
-    output = model(input_ids=input_ids, labels=labels)
+    output = model(**source_of(model, input_ids), labels=labels)
     assert output.logits.shape == (*labels.shape, model.config.vocab_size)
-    as_tuple = model(input_ids=input_ids, labels=labels, return_dict=False)
+    as_tuple = model(**source_of(model, input_ids), labels=labels, return_dict=False)
     assert torch.equal(as_tuple[0], output.loss)
     assert torch.equal(as_tuple[1], output.logits)
     target, decode = decoder_of(model)
@@ -544,8 +571,10 @@ def check_outputs(model: PreTrainedModel) -> None:
     assert_close(decode(target, logits_to_keep=1).logits, logits[:, -1:])
     assert_close(decode(target, logits_to_keep=torch.tensor([0, 2])).logits, logits[:, [0, 2]])
     training = copy.deepcopy(model).train()
-    assert training(input_ids=input_ids, labels=labels).logits is None
-    assert training(input_ids=input_ids, labels=labels, skip_logits=False).logits.shape == output.logits.shape
+    assert training(**source_of(model, input_ids), labels=labels).logits is None
+    assert (
+        training(**source_of(model, input_ids), labels=labels, skip_logits=False).logits.shape == output.logits.shape
+    )
 
 
 def check_encoder_decoder_outputs(model: PreTrainedModel) -> None:

@@ -30,6 +30,7 @@ from .batches import (
     newly_written,
     prompts_for,
     ragged_batch,
+    source_of,
     training_batch,
     without_labels,
 )
@@ -40,7 +41,9 @@ def _forward_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     if is_encoder(model):
         return without_labels(training_batch(model))
     input_ids, labels = ragged_batch(model)
-    inputs = {"input_ids": input_ids, "attention_mask": (input_ids != model.config.pad_token_id).long()}
+    inputs = source_of(model, input_ids)
+    if "input_ids" in inputs:
+        inputs["attention_mask"] = (input_ids != model.config.pad_token_id).long()
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
     return inputs
@@ -56,10 +59,13 @@ def check_compile(model: PreTrainedModel) -> None:
     """`torch.compile` takes the forward pass without a graph break, and gives equal outputs at two shapes."""
     # The backend that only traces: Inductor takes a minute, and what it makes of a graph is its own affair.
     inputs = _forward_inputs(model)
-    del inputs["attention_mask"]
+    inputs.pop("attention_mask", None)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
-    for given in (inputs, {name: ids[:2, ..., :-2] for name, ids in inputs.items()}):
+    shorter = {
+        name: tensor[:2] if tensor.is_floating_point() else tensor[:2, ..., :-2] for name, tensor in inputs.items()
+    }
+    for given in (inputs, shorter):
         assert_close(_answer(compiled, **given), _answer(model, **given))
     torch._dynamo.reset()
 
@@ -78,12 +84,21 @@ def check_export(model: PreTrainedModel) -> None:
 
     batch = torch.export.Dim("batch", min=1, max=64)
     source, written = torch.export.Dim("source", min=1, max=512), torch.export.Dim("target", min=1, max=512)
-    lengths = {"decoder_input_ids": written}
-    shapes = tuple({0: batch, ids.ndim - 1: lengths.get(name, source)} for name, ids in inputs.items())
-    longer = {name: torch.cat([ids, ids[..., :3]], dim=-1)[:2] for name, ids in inputs.items()}
+    # A picture has one size.
+    lengths = {name: source for name, tensor in inputs.items() if not tensor.is_floating_point()}
+    lengths |= {"decoder_input_ids": written} if model.config.is_encoder_decoder else {}
+    shapes = tuple(
+        {0: batch, tensor.ndim - 1: lengths[name]} if name in lengths else {0: batch}
+        for name, tensor in inputs.items()
+    )
+    longer = {
+        name: torch.cat([tensor, tensor[..., :3]], dim=-1)[:2] if name in lengths else tensor[:2]
+        for name, tensor in inputs.items()
+    }
+    shortest = {name: tensor[:1, ..., :1] if name in lengths else tensor[:1] for name, tensor in inputs.items()}
     with torch.no_grad():
         program = torch.export.export(Logits().eval(), tuple(inputs.values()), dynamic_shapes=(shapes,)).module()
-        for given in (inputs, longer, {name: ids[:1, ..., :1] for name, ids in inputs.items()}):
+        for given in (inputs, longer, shortest):
             assert_close(program(*given.values()), _answer(model, **given))
 
 
@@ -150,7 +165,8 @@ def check_lora(model: PreTrainedModel) -> None:
     batch = training_batch(model)
     expected = model(**batch)
     task_type = None
-    if not is_encoder(model):
+    if "input_ids" in batch and not is_encoder(model):
+        # peft's classes for tasks pass ids on, whatever there is.
         task_type = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     config = LoraConfig(r=2, target_modules="all-linear", task_type=task_type)
     adapted = get_peft_model(copy.deepcopy(model), config).eval()

@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, Features, Image, IterableDataset, Value
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -9,7 +10,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from hf_attnzoo.data import Seq2SeqCollator, tokenize_pairs
+from hf_attnzoo import train_tokenizer
+from hf_attnzoo.data import CaptionCollator, Seq2SeqCollator, tokenize_pairs
+from hf_attnzoo.models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
+from hf_attnzoo.models.processing_show_attend_tell import ShowAttendTellProcessor
 
 WORDS = ["<unk>", "<pad>", "<s>", "</s>", "a", "b", "c"]
 UNKNOWN = {"unk_token": "<unk>"}
@@ -168,3 +172,81 @@ def test_truncation_without_a_closing_token(tokenizer):
 def test_tokenize_refuses_clearly(tokenizer, dataset, options, message):
     with pytest.raises(ValueError, match=message):
         tokenize_pairs(dataset, tokenizer, **options)
+
+
+@pytest.fixture(scope="module")
+def processor(tokenizer):
+    return ShowAttendTellProcessor(ShowAttendTellImageProcessor(size=2, do_normalize=False), tokenizer)
+
+
+def captioned(captions):
+    """Pictures of 5 x 6 pixels, the first all black, each of the next a fifth lighter."""
+    pictures = [np.full((5, 6), 51 * i, np.uint8) for i in range(len(captions))]
+    features = Features({"image": Image(), "caption": Value("string")})
+    dataset = Dataset.from_dict({"image": pictures, "caption": captions}, features=features)
+    return dataset.add_column("objects", list(range(len(captions))))
+
+
+def test_captions_by_hand(processor):
+    batch = CaptionCollator(processor)(list(captioned(["b c", "a"])))
+    assert set(batch) == {"pixel_values", "labels"}
+    assert batch["labels"].tolist() == [[5, 6, 3], [4, 3, -100]]
+    assert batch["pixel_values"].shape == (2, 3, 2, 2)
+    assert batch["pixel_values"].dtype == torch.float32
+    torch.testing.assert_close(batch["pixel_values"][:, 0, 0, 0], torch.tensor([0.0, 0.2]))
+    assert set(CaptionCollator(processor)([{"image": row["image"]} for row in captioned(["a"])])) == {"pixel_values"}
+
+
+def test_captions_from_several_workers(processor):
+    dataset = captioned(["a b c a", "b", "c a", "a", "b b"])
+    loader = torch.utils.data.DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=CaptionCollator(processor))
+    batches = list(loader)
+    assert [batch["labels"].tolist() for batch in batches] == [
+        [[4, 5, 6, 4, 3], [5, 3, -100, -100, -100]],
+        [[6, 4, 3], [4, 3, -100]],
+        [[5, 5, 3]],
+    ]
+    levels = torch.cat([batch["pixel_values"] for batch in batches])[:, 2, 1, 1]
+    torch.testing.assert_close(levels, torch.tensor([0.0, 0.2, 0.4, 0.6, 0.8]))
+
+
+def test_decoder_inputs_for_captions(processor):
+    class Model:
+        def prepare_decoder_input_ids_from_labels(self, labels):
+            return labels + 1
+
+    batch = CaptionCollator(processor, Model())(list(captioned(["b c", "a"])))
+    assert batch["decoder_input_ids"].tolist() == [[6, 7, 4], [5, 4, -99]]
+
+
+@pytest.mark.parametrize(
+    ("captions", "message"),
+    [
+        ([], "rows is empty"),
+        (["a", " "], "the caption of row 1 in the batch is empty"),
+        (["a b", "a b c"], "the caption of row 1 in the batch has 4 tokens, more than max_target_length=3"),
+        (["a", None], r"text\[1\] is of type NoneType"),
+    ],
+)
+def test_captions_refused(processor, captions, message):
+    with pytest.raises(ValueError, match=message):
+        CaptionCollator(processor, max_target_length=3)(list(captioned(captions)) if captions else [])
+
+
+COPIED = {"source": ["a ann b bob", "a"], "target": ["bob ann b", "b"]}
+
+
+def test_words_to_copy_are_padded_and_cut_with_their_sources():
+    copier = train_tokenizer("word", ["a b"], ["a b"], copy_slots=2)
+    pairs = Dataset.from_dict(COPIED)
+    tokens = tokenize_pairs(pairs, copier)
+    assert tokens["copy_ids"][:] == [[4, 6, 5, 7, 3], [4, 3]]
+    assert tokens["labels"][:] == [[7, 6, 5, 3], [5, 3]]
+    batch = Seq2SeqCollator(copier)(list(tokens))
+    assert batch["copy_ids"].tolist() == [[4, 6, 5, 7, 3], [4, 3, -100, -100, -100]]
+    copier.padding_side = "left"
+    assert Seq2SeqCollator(copier)(list(tokens))["copy_ids"].tolist()[1] == [-100, -100, -100, 4, 3]
+    cut = tokenize_pairs(pairs, copier, max_source_length=3, on_too_long="truncate")
+    assert cut["copy_ids"][:] == [[4, 6, 3], [4, 3]]
+    # bob is not there any more.
+    assert cut["labels"][:] == [[0, 6, 5, 3], [5, 3]]

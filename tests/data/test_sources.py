@@ -3,17 +3,29 @@ import subprocess
 import sys
 
 import pytest
+from datasets import Dataset
 
-from hf_attnzoo.data import SOURCES, load_source
+from hf_attnzoo.data import SOURCES, load_source, references
 
 
 def test_built_in_sources():
-    assert list(SOURCES) == ["dates", "reverse", "copy"]
+    assert list(SOURCES) == ["dates", "reverse", "copy", "g2p"]
     row = load_source("dates", "train", size=1, locales=["fr"], formats=["long"], first_year=2000, last_year=2000)[0]
     assert row["target"].startswith("2000-")
     assert row["locale"] == "fr"
     row = load_source("reverse", "test", size=1, symbols="ab", min_length=9, max_length=9, separator="")[0]
     assert row["target"] == row["source"][::-1]
+
+
+def test_references():
+    rows = Dataset.from_list([{"target": "a", "references": ["a", "b"]}, {"target": "c", "references": ["c"]}])
+    assert references(rows) == [["a", "b"], ["c"]]
+    assert references(rows.remove_columns("references")) == ["a", "c"]
+    captioned = Dataset.from_list([{"image": 0, "caption": "a", "captions": ["a", "b"]}])
+    assert references(captioned) == [["a", "b"]]
+    assert references(captioned.remove_columns("captions")) == ["a"]
+    with pytest.raises(ValueError, match="neither target nor caption; columns found: image"):
+        references(captioned.select_columns("image"))
 
 
 def test_files(tmp_path):

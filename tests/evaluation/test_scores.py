@@ -14,6 +14,7 @@ from hf_attnzoo.evaluation import (
     exact_match,
     exact_matches,
     generation_metrics,
+    sequence_error_rate,
     token_accuracy,
     token_error_rate,
     token_errors,
@@ -27,6 +28,12 @@ def test_exact_match():
     assert exact_match(["a", "B", "c ", ""], ["a", "b", "c", ""], lowercase=True) == (0.75, "nrefs:1|case:lc")
     assert exact_match(["a", "b"], [["x", "a"], ["x"]]) == (0.5, "nrefs:var|case:mixed")
     assert exact_matches(["a", "b"], ["a", "c"]).tolist() == [1, 0]
+
+
+def test_sequence_error_rate():
+    assert sequence_error_rate(["a", "B", "c", "d"], ["a", "b", "c", "x"]) == (0.5, "nrefs:1|case:mixed")
+    assert sequence_error_rate(["a", "B", "c", "d"], ["a", "b", "c", "x"], lowercase=True) == (0.25, "nrefs:1|case:lc")
+    assert sequence_error_rate(["a b", "a"], [["a", "a b"], ["x", "y"]]) == (0.5, "nrefs:2|case:mixed")
 
 
 def test_token_error_rate_is_of_the_corpus():

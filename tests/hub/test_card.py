@@ -8,13 +8,24 @@ import yaml
 from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from hf_attnzoo.hub import RunFacts, model_card
+from hf_attnzoo.hub import CardTexts, RunFacts, model_card
 from hf_attnzoo.hub.card import hardware
+
+PAIRS = CardTexts(
+    pipeline_tag="translation",
+    task_name="Translation",
+    tags=("seq2seq",),
+    pipeline="attnzoo-translation",
+    verb="translate",
+    unit="pairs",
+    sample_columns=("source", "reference", "output"),
+)
 
 
 def facts(**changes):
     return RunFacts(
         **{
+            "kind": PAIRS,
             "name": "dates: small",
             "summary": "a recurrent encoder-decoder",
             "paper": "Bahdanau, Cho and Bengio (2015)",
@@ -23,7 +34,7 @@ def facts(**changes):
             "data_license": "Unicode-3.0",
             "rows": {"train": 30000, "validation": 500, "test": 1000},
             "parameters": 345678,
-            "vocabulary": (71, 15),
+            "vocabulary": {"source": 71, "target": 15},
             "steps": 1800,
             "seconds": 126.0,
             "loss_curve": [(step, 3.0 / step) for step in range(1, 31)],
@@ -35,6 +46,7 @@ def facts(**changes):
             },
             "intervals": {"exact_match": (0.98, 0.995)},
             "samples": [("5 March 2021", "2021-03-05", "2021-03-05"), ("6 mars 2021", "2021-03-06", "2021-03-07")],
+            "example": '"5 March 2021"',
             "recipe": "name: dates\nseed: 0\n",
             "has_map": True,
             **changes,

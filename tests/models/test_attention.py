@@ -193,6 +193,53 @@ class TestAdditiveScores:
         torch.testing.assert_close(compiled(*inputs), additive_scores(*inputs), rtol=0, atol=1e-13)
 
 
+def covered(*shape, dtype=torch.float64):
+    """A coverage `(B, Q, S)` and its weight."""
+    generator = torch.Generator().manual_seed(8)
+    size = sides(*shape)[2].shape[0]
+    coverage = torch.rand(shape, generator=generator, dtype=torch.float64) * 2
+    weight = torch.randn(size, generator=generator, dtype=torch.float64)
+    return [tensor.to(dtype).requires_grad_() for tensor in (coverage, weight)]
+
+
+class TestCoverage:
+    @pytest.mark.parametrize("grad", [True, False])
+    def test_against_scalars(self, grad):
+        query, keys, v = sides(2, 3, 4)
+        coverage, weight = covered(2, 3, 4)
+        with torch.set_grad_enabled(grad):
+            scores = additive_scores(query, keys, v, coverage, weight)
+        for b, i, j in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4)).tolist():
+            energy = 0.0
+            for k in range(v.shape[0]):
+                inside = query[b, i, k].item() + keys[b, j, k].item() + weight[k].item() * coverage[b, i, j].item()
+                energy += v[k].item() * math.tanh(inside)
+            assert scores[b, i, j].item() == pytest.approx(energy, abs=1e-13)
+
+    @pytest.mark.parametrize("as_sigmoid", [True, False])
+    def test_gradcheck_of_both_forms(self, monkeypatch, as_sigmoid):
+        monkeypatch.setattr(attention, "_tanh_as_sigmoid", lambda query: as_sigmoid)
+        assert torch.autograd.gradcheck(additive_scores, (*sides(2, 3, 4), *covered(2, 3, 4)))
+
+    def test_a_coverage_may_be_finer_than_the_scores(self):
+        # As under autocast: the sum of many weights stays in 32 bits.
+        half, exact = sides(2, 3, 4, dtype=torch.bfloat16), sides(2, 3, 4)
+        coarse, fine = covered(2, 3, 4, dtype=torch.float32), covered(2, 3, 4)
+        scores, expected = additive_scores(*half, *coarse), additive_scores(*exact, *fine)
+        assert scores.dtype == torch.bfloat16
+        torch.testing.assert_close(scores.detach().double(), expected.detach(), rtol=0, atol=0.1)
+        scores.sum().backward()
+        expected.sum().backward()
+        for one, other in zip((*half, *coarse), (*exact, *fine), strict=True):
+            assert one.grad.dtype == one.dtype
+            torch.testing.assert_close(one.grad.double(), other.grad, rtol=0.1, atol=0.1)
+
+    def test_traced_equals_eager(self):
+        inputs = (*sides(2, 3, 4), *covered(2, 3, 4))
+        compiled = torch.compile(additive_scores, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(*inputs), additive_scores(*inputs), rtol=0, atol=1e-13)
+
+
 @pytest.fixture
 def module():
     torch.manual_seed(2)

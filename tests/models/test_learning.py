@@ -8,6 +8,8 @@ from hf_attnzoo import (
     LuongForConditionalGeneration,
     RNNSearchConfig,
     RNNSearchForConditionalGeneration,
+    TransformerConfig,
+    TransformerForConditionalGeneration,
 )
 
 FIRST, LETTERS, PAD, END = 4, 8, 1, 3
@@ -18,6 +20,20 @@ MODELS = {
     ),
     "luong": lambda **sizes: LuongForConditionalGeneration(
         LuongConfig(input_feeding=True, bidirectional=True, **sizes)
+    ),
+    "transformer": lambda embedding_size, **sizes: TransformerForConditionalGeneration(
+        TransformerConfig(intermediate_size=96, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0, **sizes)
+    ),
+    "transformer-pre-norm": lambda embedding_size, **sizes: TransformerForConditionalGeneration(
+        TransformerConfig(
+            intermediate_size=96,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            dropout=0.0,
+            norm_first=True,
+            position_embeddings="learned",
+            **sizes,
+        )
     ),
 }
 

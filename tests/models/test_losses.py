@@ -289,6 +289,60 @@ def test_traced_equals_eager():
         assert_same(gradients(loss, hidden, head), gradients(expected, hidden, head))
 
 
+class TestMixture:
+    """`p = a softmax(head)[label] + b`, and the last two labels of the vocabulary are none of the head's."""
+
+    WORDS = VOCAB - 2
+
+    def parts(self):
+        generator = torch.Generator().manual_seed(9)
+        shape = (2, *LABELS.shape)
+        return (-torch.rand(shape, generator=generator, dtype=torch.float64) * 4).requires_grad_()
+
+    def plain(self, hidden, head, parts, divisor):
+        total = 0
+        for x, label, log_a, log_b in zip(hidden.flatten(0, 1), LABELS.flatten(), *parts.flatten(1), strict=True):
+            if label == -100:
+                continue
+            probabilities = (head.weight[: self.WORDS] @ x + head.bias[: self.WORDS]).exp()
+            generated = probabilities[label] / probabilities.sum() if label < self.WORDS else 0
+            total = total - torch.log(log_a.exp() * generated + log_b.exp())
+        return total / divisor
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    @pytest.mark.parametrize("chunk_size", [1, 3, 512])
+    @pytest.mark.parametrize("divisor", [None, 40])
+    def test_values_and_gradients(self, wrapped, chunk_size, divisor):
+        hidden, head = problem()
+        if wrapped:
+            head.register_forward_hook(lambda module, args, output: None)
+        mine, others = self.parts(), self.parts()
+        loss = token_cross_entropy(hidden, head, LABELS, divisor, chunk_size, (mine[0], mine[1]), self.WORDS)
+        expected = self.plain(hidden, head, others, divisor or COUNT)
+        assert (LABELS >= self.WORDS).any()
+        torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+        assert_same(gradients(loss, hidden, head), gradients(expected, hidden, head))
+        torch.testing.assert_close(mine.grad, others.grad, rtol=0, atol=1e-12)
+
+    def test_a_value_by_hand(self):
+        head = nn.Linear(1, 3, bias=False)
+        with torch.no_grad():
+            head.weight.zero_()
+        hidden, labels = torch.zeros(3, 1), torch.tensor([0, 2, 1])
+        share, other = torch.tensor([0.5, 0.5, 1.0]).log(), torch.tensor([0.25, 0.5, 1e-38]).log()
+        # Two words share the head's half: 1/4 + 1/4; the third is none of its; all by the head: 1/2
+        loss = token_cross_entropy(hidden, head, labels, mixture=(share, other), num_words=2)
+        assert loss.item() == pytest.approx(math.log(2), abs=1e-6)
+
+    def test_nothing_to_predict(self):
+        hidden, head = problem()
+        parts = self.parts()
+        labels = torch.full_like(LABELS, -100)
+        loss = token_cross_entropy(hidden, head, labels, mixture=(parts[0], parts[1]), num_words=self.WORDS)
+        assert loss == 0
+        assert not any(gradient.any() for gradient in gradients(loss, hidden, head))
+
+
 class TestSmoothing:
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("divisor", [None, 5, torch.tensor(5)])

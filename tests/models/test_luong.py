@@ -4,6 +4,7 @@ import pytest
 
 from hf_attnzoo import LuongConfig, LuongForConditionalGeneration
 from hf_attnzoo.testing import SEQ2SEQ_CONTRACT, SEQ2SEQ_INTEGRATIONS, scattered
+from hf_attnzoo.testing.integrations import check_compile, check_export
 
 VARIANTS = {
     "global-dot": {"score": "dot", "source_vocab_size": 18},
@@ -25,6 +26,25 @@ VARIANTS = {
     },
     "sutskever": {"attention": "none", "reverse_source": True, "num_encoder_layers": 2, "num_decoder_layers": 2},
     "sutskever-gru": {"attention": "none", "cell": "gru", "source_vocab_size": 18},
+    "coverage": {
+        "score": "concat",
+        "coverage": True,
+        "dropout": 0.1,
+        "num_decoder_layers": 2,
+        "num_encoder_layers": 2,
+    },
+    "copy": {"copy": True, "attention": "local-p", "window": 2, "residual": True},
+    "copy-fed-gru": {"copy": True, "input_feeding": True, "cell": "gru", "score": "dot"},
+    "coverage-copy": {"score": "concat", "coverage": True, "copy": True},
+    "coverage-copy-fed": {
+        "score": "concat",
+        "coverage": True,
+        "copy": True,
+        "input_feeding": True,
+        "attention": "local-m",
+        "window": 1,
+        "coverage_loss_weight": 0.5,
+    },
 }
 
 
@@ -44,3 +64,8 @@ def test_integrations(check):
     if check.__name__ == "check_lora":
         pytest.importorskip("peft")
     check(build("global-dot-fed"))
+
+
+@pytest.mark.parametrize("check", [check_compile, check_export], ids=lambda check: check.__name__)
+def test_coverage_and_copying_as_a_graph(check):
+    check(build("coverage-copy"))

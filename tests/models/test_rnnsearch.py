@@ -6,6 +6,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_attnzoo import RNNSearchConfig, RNNSearchForConditionalGeneration
 from hf_attnzoo.testing import SEQ2SEQ_CONTRACT, SEQ2SEQ_INTEGRATIONS, scattered
+from hf_attnzoo.testing.integrations import check_compile, check_export
 
 VARIANTS = {
     "paper": {"reset_after": False, "source_vocab_size": 18},
@@ -13,6 +14,10 @@ VARIANTS = {
     "deep": {"num_encoder_layers": 2, "num_decoder_layers": 2, "dropout": 0.2, "source_vocab_size": 18},
     "forward": {"bidirectional": False, "attention_size": 6, "tie_word_embeddings": True, "maxout_size": 8},
     "rnnencdec": {"attention": "none", "tie_word_embeddings": True, "maxout_size": 8, "source_vocab_size": 18},
+    "coverage": {"coverage": True, "source_vocab_size": 18},
+    "copy": {"copy": True, "dropout": 0.1},
+    "coverage-copy": {"coverage": True, "copy": True, "reset_after": False, "coverage_loss_weight": 0.5},
+    "coverage-copy-deep": {"coverage": True, "copy": True, "num_encoder_layers": 2, "num_decoder_layers": 2},
 }
 
 
@@ -32,6 +37,11 @@ def test_integrations(check):
     if check.__name__ == "check_lora":
         pytest.importorskip("peft")
     check(build("deep"))
+
+
+@pytest.mark.parametrize("check", [check_compile, check_export], ids=lambda check: check.__name__)
+def test_coverage_and_copying_as_a_graph(check):
+    check(build("coverage-copy"))
 
 
 RECURRENT = ("hidden_proj.weight", "gate_proj.weight", "candidate_proj.weight")

@@ -210,7 +210,7 @@ def test_values_and_gradients_are_those_of_the_equations(reset_after, attention,
         size, length = len(source), len(target)
         close(outputs.encoder_last_hidden_state[row, :size], torch.stack(annotations))
         assert not outputs.encoder_last_hidden_state[row, size:].any()
-        close(torch.cat(steps[0][0][5:], dim=-1)[row], seen["initial"])
+        close(torch.cat(steps[0][0][6:], dim=-1)[row], seen["initial"])
         close(maxout[row, :length], torch.stack(seen["maxout"]))
         close(outputs.logits[row, :length], torch.stack(seen["logits"]))
         for step, state in enumerate(seen["state"]):

@@ -357,6 +357,181 @@ class TestTwoVocabularies:
             AttnZooTokenizer(tokenizer_object=backends[0], target_tokenizer_object=backends[1], eos_token="<end>")  # noqa: S106
 
 
+@pytest.fixture
+def copier() -> AttnZooTokenizer:
+    """Source: call 4, . 5, now 6. Target: called 4, now 5, slots 6 and 7."""
+    sources = ["call now.", "call now.", "call.", "call"]
+    return train_tokenizer("word", sources, ["called now", "called"], copy_slots=2)
+
+
+class TestCopying:
+    def test_slots_are_the_last_of_the_target(self, copier):
+        assert copier.source_tokenizer.get_vocab() == SPECIAL_IDS | {"call": 4, ".": 5, "now": 6}
+        assert copier.get_vocab() == SPECIAL_IDS | {"called": 4, "now": 5, "<copy_0>": 6, "<copy_1>": 7}
+        assert copier.copy_slots == 2
+        assert vocabulary_sizes(copier) == (7, 8)
+
+    def test_slots_stand_for_the_words_of_each_text(self, copier):
+        encoding = copier("now Bob Ann Bob", text_target="Ann called Bob Cid now")
+        # Bob is the first word without an entry, Ann the second; Cid is nowhere in the source.
+        assert encoding == {
+            "input_ids": [6, 0, 0, 0, 3],
+            "attention_mask": [1, 1, 1, 1, 1],
+            "copy_ids": [5, 6, 7, 6, 3],
+            "labels": [7, 4, 6, 0, 5, 3],
+        }
+        # What the source's vocabulary has and the target's hasn't needs a slot too.
+        assert copier("call Bob.")["copy_ids"] == [6, 7, 0, 3]
+        assert copier(text_target="Bob now")["input_ids"] == [0, 5, 3]
+
+    def test_words_beyond_the_slots_are_unknown(self, copier):
+        encoding = copier("Ann Bob Cid Ann", text_target="Cid Bob")
+        assert encoding["copy_ids"] == [6, 7, 0, 6, 3]
+        assert encoding["labels"] == [0, 7, 3]
+
+    def test_decoding_with_the_source(self, copier):
+        ids = [2, 7, 4, 6, 0, 5, 3, 1]
+        assert copier.decode(ids, skip_special_tokens=True) == "<copy_1> called <copy_0> now"
+        assert copier.decode_copied(ids, "now Bob Ann Bob") == "<s> Ann called Bob <unk> now </s> <pad>"
+        assert copier.decode_copied(torch.tensor(ids), "Bob Ann", skip_special_tokens=True) == "Ann called Bob now"
+        # A slot that stands for nothing here
+        assert copier.decode_copied([6, 4, 7], "Bob") == "Bob called <unk>"
+        assert copier.decode_copied([6, 4, 7], "Bob", skip_special_tokens=True) == "Bob called"
+        assert copier.copied_words("call now Ann, Bob") == {6: "call", 7: "Ann"}
+
+    def test_batches_of_texts(self, copier):
+        rows = torch.tensor([[6, 4], [4, 6], [7, 5], [0, 0]])
+        sources = ["Ann", "Bob Cid"]
+        assert copier.batch_decode(rows, sources=sources) == ["Ann called", "called Ann", "Cid now", "<unk> <unk>"]
+        options = {"sources": sources * 2, "skip_special_tokens": True}
+        assert copier.batch_decode(rows, **options) == ["Ann called", "called Bob", "now", ""]
+        assert copier.batch_decode([], sources=[]) == []
+        for wrong in (["Ann"] * 3, []):
+            with pytest.raises(ValueError, match=f"sources has {len(wrong)} texts, .* the 4 of sequences"):
+                copier.batch_decode(rows, sources=wrong)
+
+    def test_padding_and_tensors(self, copier):
+        options = {"padding": True, "return_tensors": "pt"}
+        batch = copier(["Ann now", "now"], text_target=["now", "called Ann now"], **options)
+        assert batch["copy_ids"].tolist() == [[6, 5, 3], [5, 3, -100]]
+        assert batch["labels"].tolist() == [[5, 3, 1, 1], [4, 0, 5, 3]]
+        left = copier(["Ann now", "now"], padding=True, padding_side="left")
+        assert left["copy_ids"] == [[6, 5, 3], [-100, 5, 3]]
+        single = copier("Ann", text_target="Ann", return_tensors="pt")
+        assert {name: tensor.tolist() for name, tensor in single.items()} == {
+            "input_ids": [[0, 3]],
+            "attention_mask": [[1, 1]],
+            "copy_ids": [[6, 3]],
+            "labels": [[6, 3]],
+        }
+
+    def test_truncation(self, copier):
+        encoding = copier("Ann Bob now", text_target="Bob Ann", truncation=True, max_length=2)
+        assert encoding["copy_ids"] == [6, 3]
+        # What is cut off can't be copied.
+        assert encoding["labels"] == [0, 3]
+
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_collator(self, copier, side):
+        copier.padding_side = side
+        features = [dict(copier(text, text_target="now")) for text in ("Ann now Bob", "now")]
+        batch = DataCollatorForSeq2Seq(copier)(features)
+        padded = {"right": [5, 3, -100, -100], "left": [-100, -100, 5, 3]}
+        assert batch["copy_ids"].tolist() == [[6, 5, 7, 3], padded[side]]
+        alone = copier.pad([{"input_ids": [5, 3], "copy_ids": [5, 3]}], padding="max_length", max_length=4)
+        assert alone["copy_ids"] == [padded[side]]
+
+    def test_one_vocabulary(self):
+        tokenizer = train_tokenizer("word", ["call now"], ["now called"], shared=True, copy_slots=1)
+        vocab = SPECIAL_IDS | {"now": 4, "call": 5, "called": 6, "<copy_0>": 7}
+        assert tokenizer.source_tokenizer.get_vocab() == tokenizer.get_vocab() == vocab
+        encoding = tokenizer("call Ann", text_target="Ann called")
+        assert encoding["input_ids"] == [5, 0, 3]
+        assert encoding["copy_ids"] == [5, 7, 3]
+        assert encoding["labels"] == [7, 6, 3]
+
+    def test_case(self):
+        texts = {"source_texts": ["call"], "target_texts": ["Called anna"]}
+        tokenizer = train_tokenizer("word", **texts, copy_slots=2, lowercase=(True, False))
+        # A word is looked up as it stands in the text, whatever the source's side makes of it.
+        encoding = tokenizer("call Bob BOB anna", text_target="BOB bob Bob")
+        assert encoding["copy_ids"] == [6, 7, 0, tokenizer.convert_tokens_to_ids("anna"), 3]
+        tokenizer = train_tokenizer("word", **texts, copy_slots=2, lowercase=True)
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"anna": 4, "called": 5, "<copy_0>": 6, "<copy_1>": 7}
+        encoding = tokenizer("BOB Bob Anna", text_target="bob")
+        assert encoding["copy_ids"] == [6, 6, 4, 3]
+        assert encoding["labels"] == [6, 3]
+        assert tokenizer.decode_copied([6, 4], "BOB Bob") == "BOB anna"
+
+    def test_the_name_of_a_slot_is_a_word_like_others(self):
+        texts = ["a <copy_0> <copy_0>", "a b"]
+        tokenizer = train_tokenizer("symbol", texts, texts, copy_slots=2)
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"a": 4, "b": 5, "<copy_0>": 6, "<copy_1>": 7}
+        encoding = tokenizer("b c <copy_0>", text_target="<copy_0> a <copy_1>")
+        assert encoding["copy_ids"] == [5, 6, 7, 3]
+        assert encoding["labels"] == [7, 4, 0, 3]
+        assert tokenizer.decode_copied(encoding["labels"], "b c <copy_0>") == "<copy_0> a <unk> </s>"
+
+    def test_characters(self):
+        tokenizer = train_tokenizer("character", ["ab"], ["ba"], copy_slots=1)
+        encoding = tokenizer("a\u00e9b", text_target="b\u00e9")
+        assert tokenizer.get_vocab() == SPECIAL_IDS | {"a": 4, "b": 5, "<copy_0>": 6}
+        assert encoding["copy_ids"] == [4, 6, 5, 3]
+        assert tokenizer.decode_copied(encoding["labels"], "a\u00e9b", skip_special_tokens=True) == "b\u00e9"
+
+    def test_no_slots_copy_what_both_sides_know(self):
+        tokenizer = train_tokenizer("bpe", ["the cat"] * 3, ["the dog"] * 3, copy_slots=0)
+        source, target = tokenizer_sides(tokenizer)
+        encoding = tokenizer("the cat")
+        for source_id, copied in zip(encoding["input_ids"], encoding["copy_ids"], strict=True):
+            token = source.convert_ids_to_tokens(source_id)
+            assert copied == target.get_vocab().get(token, 0)
+        assert encoding["copy_ids"][0] == target.get_vocab()["the"]
+        assert 0 in encoding["copy_ids"]
+        assert tokenizer.decode_copied(encoding["copy_ids"][:1], "the cat") == "the"
+
+    def test_saved_and_loaded(self, copier, tmp_path):
+        copier.save_pretrained(tmp_path)
+        loaded = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
+        assert loaded.copy_slots == 2
+        texts = {"text": ["Ann now", "Bob"], "text_target": ["Ann", "Ann"], "padding": True}
+        assert dict(loaded(**texts)) == dict(copier(**texts))
+        assert loaded.decode_copied([6, 5], "Ann") == "Ann now"
+        loaded.source_tokenizer.save_pretrained(tmp_path / "side")
+        assert "copy_slots" not in json.loads((tmp_path / "side" / "tokenizer_config.json").read_text())
+        assert dict(copy.deepcopy(copier)("Ann")) == dict(copier("Ann"))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"copy_slots": -1}, "copy_slots must be an int of at least 0, or None, got -1"),
+            ({"copy_slots": 1.5}, "got 1.5"),
+            ({"copy_slots": 1, "kind": "bpe"}, "copy_slots=1 needs one kind .* 'bpe' and 'bpe'"),
+            ({"copy_slots": 1, "kind": ("word", "character")}, "copy_slots=1 needs one kind"),
+            ({"copy_slots": 0, "shared": True, "causal": True}, "copy_slots=0 .* causal=True"),
+        ],
+    )
+    def test_what_training_refuses(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            train_tokenizer(**{"kind": "word", "source_texts": ["a"], "target_texts": ["b"]} | options)
+
+    def test_what_a_call_refuses(self, copier):
+        for call in (
+            lambda: copier("a", "b"),
+            lambda: copier("a", text_target="b", text_pair_target="c"),
+            lambda: copier([["a"]], is_split_into_words=True),
+        ):
+            with pytest.raises(ValueError, match="copy_slots=2 needs texts that are strings"):
+                call()
+        with pytest.raises(ValueError, match="text_target has 1 texts, but text has 2"):
+            copier(["a", "b"], text_target=["c"])
+        with pytest.raises(ValueError, match="return_overflowing_tokens"):
+            copier(["a b c d"], return_overflowing_tokens=True, truncation=True, max_length=2)
+        backends = [copy.deepcopy(side.backend_tokenizer) for side in tokenizer_sides(copier)]
+        with pytest.raises(ValueError, match="copy_slots=3: the target vocabulary has no such entries"):
+            AttnZooTokenizer(tokenizer_object=backends[0], target_tokenizer_object=backends[1], copy_slots=3)
+
+
 class TestSavingAndLoading:
     def test_twice_with_added_tokens_and_sides(self, separate, tmp_path):
         separate.add_special_tokens({"extra_special_tokens": ["<2de>"]})

@@ -18,7 +18,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 from hf_attnzoo.data import load_source
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
-from hf_attnzoo.recipes.run import check_reload, data_name, load_splits
+from hf_attnzoo.recipes.run import data_name, load_splits
+from hf_attnzoo.recipes.saving import check_reload
+from hf_attnzoo.recipes.scoring import score
+from hf_attnzoo.recipes.tasks import make_task
 from hf_attnzoo.registry import FAMILIES
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -47,6 +50,21 @@ def test_the_folder_holds_the_model_and_nothing_unsafe(tiny_run):
     # No checkpoints, no scratch folder.
     assert [path.name for path in tiny_run.model.parent.iterdir()] == ["model"]
     assert (tiny_run.model / "attention.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_every_accepted_target_counts_as_right(recipe_content, tmp_path):
+    evaluation = {
+        "metrics": ["sequence_error_rate", "token_error_rate"],
+        "best_metric": "sequence_error_rate",
+        "tokenize": "none",
+    }
+    recipe = build_recipe(recipe_content(tmp_path, evaluation=evaluation))
+    # The first is its second reference; the second is one edit from its nearer reference, which has two tokens.
+    metrics, intervals = score(recipe, ["K AE T", "D"], [["K AH T", "K AE T"], ["D AO G Z", "D AO"]])
+    assert metrics["sequence_error_rate"] == 0.5
+    assert metrics["token_error_rate"] == 1 / 5
+    # Wilson, n = 2, p = 1/2: 1/2 -+ z sqrt(1/8 + z^2 / 16) / (1 + z^2 / 2)
+    assert intervals["sequence_error_rate"] == pytest.approx((0.0945, 0.9055), abs=1e-4)
 
 
 def test_the_scores_are_those_of_the_saved_model(tiny_run, recipe_content, tmp_path):
@@ -203,11 +221,14 @@ def test_bf16_on_a_processor(run):
     assert {tensor.dtype.itemsize for tensor in load_file(result.model / "model.safetensors").values()} == {4}
 
 
-def test_a_damaged_model_is_noticed(tiny_run, tmp_path):
+def test_a_damaged_model_is_noticed(tiny_run, recipe_content, tmp_path):
     folder = shutil.copytree(tiny_run.model, tmp_path / "model")
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    check = (FAMILIES["rnnsearch"], model, tokenizer, tiny_run.samples, Console(quiet=True))
+    rows = Dataset.from_list([{"source": source, "target": target} for source, target, _ in tiny_run.samples])
+    outputs = [output for _, _, output in tiny_run.samples]
+    task = make_task("seq2seq", build_recipe(recipe_content(tmp_path)))
+    check = (FAMILIES["rnnsearch"], task, model, tokenizer, rows, outputs, Console(quiet=True))
     check_reload(folder, *check)
     name, parameter = next(iter(model.named_parameters()))
     parameter.data.view(-1)[0] += 1
@@ -250,16 +271,19 @@ def test_what_can_not_be_done_is_refused_before_training(recipe_content, tmp_pat
 
 
 def test_an_empty_split_is_named(recipe_content, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "load_source", lambda *args, split, **kwargs: Dataset.from_dict({"source": []}))
+    recipe = build_recipe(recipe_content(tmp_path))
+    task = make_task("seq2seq", recipe)
+    monkeypatch.setattr(task, "load", lambda *args, **kwargs: Dataset.from_dict({"source": []}))
     with pytest.raises(ValueError, match="the train split of 'reverse' is empty"):
-        load_splits(build_recipe(recipe_content(tmp_path)))
+        load_splits(recipe, task)
 
 
 def test_a_streamed_split_is_refused(recipe_content, tmp_path):
     (tmp_path / "pairs.tsv").write_text("source\ttarget\na\tb\n")
     data = {"source": str(tmp_path / "pairs.tsv"), "options": {"streaming": True, "split": None}}
+    recipe = build_recipe(recipe_content(tmp_path, data=data))
     with pytest.raises(ValueError, match="is streamed"):
-        load_splits(build_recipe(recipe_content(tmp_path, data=data)))
+        load_splits(recipe, make_task("seq2seq", recipe))
 
 
 def test_splits_may_come_from_several_sources(run):
@@ -296,7 +320,8 @@ def test_a_file_named_for_one_split_is_all_of_it(recipe_content, tmp_path):
         lines = [f"{split} {number}\tpair {number}\n" for number in range(count)]
         (tmp_path / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
         data[split] = {"source": str(tmp_path / f"{split}.tsv"), "header": False}
-    splits = load_splits(build_recipe(recipe_content(tmp_path, data=data)))
+    recipe = build_recipe(recipe_content(tmp_path, data=data))
+    splits = load_splits(recipe, make_task("seq2seq", recipe))
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 40, "validation": 3, "test": 5}
 
 

@@ -19,8 +19,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_attnzoo.data import load_source, tokenize_pairs
 from hf_attnzoo.recipes import build_recipe, run_recipe
-from hf_attnzoo.recipes.run import build_model, build_tokenizer, build_trainer, generation_config
+from hf_attnzoo.recipes.building import build_model, build_trainer, generation_config
 from hf_attnzoo.recipes.schema import EvaluationSection
+from hf_attnzoo.recipes.tasks import make_task
 from hf_attnzoo.recipes.trainer import decode_rows, text_metrics
 from hf_attnzoo.registry import FAMILIES
 
@@ -39,12 +40,13 @@ def trainer_for(recipe_content, tmp_path):
     def make(rows, name="run", **changes):
         recipe = build_recipe(recipe_content(tmp_path / name, **changes))
         torch.manual_seed(0)
-        tokenizer = build_tokenizer(recipe, rows)
-        model = build_model(recipe, FAMILIES["rnnsearch"], tokenizer)
+        task = make_task("seq2seq", recipe)
+        tokenizer = task.build_processor(rows)
+        model = build_model(recipe, FAMILIES["rnnsearch"], task, tokenizer)
         model.generation_config = generation_config(recipe, model, 10)
         tokens = tokenize_pairs(rows, tokenizer)
         datasets = {"train": tokens, "validation": tokens}
-        return build_trainer(recipe, model, tokenizer, datasets, rows["target"], Console(quiet=True))
+        return build_trainer(recipe, task, model, tokenizer, datasets, rows, Console(quiet=True))
 
     return make
 
@@ -55,8 +57,9 @@ def test_predictions_are_one_for_each_row_and_in_order(tiny_run, recipe_content,
     tokenizer = AutoTokenizer.from_pretrained(tiny_run.model)
     tokens = tokenize_pairs(rows, tokenizer)
     recipe = build_recipe(recipe_content(tmp_path, training__eval_batch_size=2))
+    task = make_task("seq2seq", recipe)
     datasets = {"train": tokens, "validation": tokens}
-    trainer = build_trainer(recipe, model, tokenizer, datasets, rows["target"], Console(quiet=True))
+    trainer = build_trainer(recipe, task, model, tokenizer, datasets, rows, Console(quiet=True))
     assert trainer.args.eval_batch_size == 2
     outputs = decode_rows(tokenizer, trainer.predict(tokens).predictions)
     alone = []

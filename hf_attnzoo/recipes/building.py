@@ -1,0 +1,169 @@
+"""From a recipe to a model and its trainer."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from huggingface_hub.errors import StrictDataclassError
+from rich.console import Console
+from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedModel, Seq2SeqTrainingArguments
+
+from ..data import TokenBudgetBatchSampler, token_lengths
+from ..registry import Family
+from .resume import CHECKPOINTS
+from .schema import Recipe, nearest, wrong_type
+from .tasks.base import Processor, Task
+from .trainer import ZooTrainer, text_metrics
+
+# Field of a configuration -> the key of a recipe's tokenizer section that decides on it.
+_FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_copy_slots": "copy_slots"}
+
+
+def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
+    """A fresh model of the recipe's family.
+
+    Args:
+        recipe: whose `model` section has fields of the configuration.
+        family: row of the registry.
+        task: of the recipe.
+        processor: what some fields follow from.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: if a field is unknown, of the wrong type, or not the recipe's to set.
+    """
+    fields = dict(recipe.model)
+    config_class = family.config_class
+    known = [field.name for field in dataclasses.fields(config_class)]
+    for name in fields:
+        if name != "preset" and name not in known:
+            raise ValueError(
+                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
+            )
+        if name in _FOLLOWS:
+            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    fields |= task.model_fields(processor)
+    preset = fields.pop("preset", None)
+    try:
+        config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
+    except StrictDataclassError as error:
+        raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
+    return family.model_class(family.head)(config)
+
+
+def generation_config(recipe: Recipe, model: PreTrainedModel, longest: int) -> GenerationConfig:
+    """The model's generation settings, those of the recipe among them.
+
+    Args:
+        recipe: whose `generation` section counts.
+        model: whose special tokens count.
+        longest: tokens of the longest training target; twice as many may be written if the recipe sets no limit.
+
+    Returns:
+        Settings for `model.generation_config`.
+
+    Raises:
+        ValueError: if the recipe sets something that transformers' generation doesn't have.
+    """
+    config = GenerationConfig.from_model_config(model.config)
+    known = [name for name in vars(config) if not name.startswith("_")]
+    settings = dict(recipe.generation)
+    if settings.get("max_new_tokens") is None and settings.get("max_length") is None:
+        settings["max_new_tokens"] = 2 * longest
+    for name, value in settings.items():
+        if name not in known:
+            raise ValueError(f"generation.{name} is unknown; did you mean {nearest(name, known)!r}?")
+        setattr(config, name, value)
+    config.validate(strict=True)
+    return config
+
+
+def build_trainer(
+    recipe: Recipe,
+    task: Task,
+    model: PreTrainedModel,
+    processor: Processor,
+    datasets: dict[str, Dataset],
+    validation: Dataset,
+    console: Console | None = None,
+) -> ZooTrainer:
+    """The trainer of a recipe.
+
+    Args:
+        recipe: whose `output`, `training` and `evaluation` sections count.
+        task: of the recipe.
+        model: to train.
+        processor: saved with every checkpoint.
+        datasets: prepared `train` and `validation` splits.
+        validation: the rows that the validation split was made of.
+        console: where to report to. Default: `None`, standard output.
+
+    Returns:
+        The trainer, which chooses the best checkpoint by `evaluation.best_metric`.
+    """
+    section = recipe.training
+    if section.torch_compile:
+        # Inductor turns a scan over time into a loop that counts, and refuses without this, which fullgraph=True
+        # implies and the Trainer's call of torch.compile doesn't.
+        torch._dynamo.config.capture_scalar_outputs = True
+    lower_is_better = recipe.evaluation.best_metric.endswith("error_rate")
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(Path(recipe.output) / CHECKPOINTS),
+        seed=recipe.seed,
+        max_steps=section.max_steps,
+        num_train_epochs=section.epochs,
+        gradient_accumulation_steps=section.gradient_accumulation_steps,
+        optim=section.optimizer,
+        learning_rate=section.learning_rate,
+        lr_scheduler_type=section.scheduler,
+        warmup_steps=section.warmup_steps,
+        weight_decay=section.weight_decay,
+        adam_beta2=section.adam_beta2,
+        max_grad_norm=section.max_grad_norm,
+        use_cpu=not torch.accelerator.is_available(),
+        bf16=section.precision == "bf16",
+        fp16=section.precision == "fp16",
+        activation_checkpointing=section.gradient_checkpointing,
+        torch_compile=section.torch_compile,
+        eval_strategy="steps",
+        eval_steps=section.eval_steps,
+        per_device_eval_batch_size=section.eval_batch_size,
+        save_strategy="steps",
+        save_steps=section.eval_steps,
+        save_total_limit=section.save_total_limit,
+        restore_callback_states_from_checkpoint=True,
+        logging_steps=section.logging_steps,
+        load_best_model_at_end=True,
+        metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
+        greater_is_better=not lower_is_better,
+        predict_with_generate=True,
+        dataloader_num_workers=section.num_workers,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        remove_unused_columns=False,
+        # The trainer's default would turn the cache off in the model's own settings, for evaluation and for good.
+        use_cache=True,
+        report_to=[],
+    )
+    train = datasets["train"]
+    return ZooTrainer(
+        model=model,
+        args=arguments,
+        batch_sampler=TokenBudgetBatchSampler(
+            task.source_lengths(train, model),
+            token_lengths(train, "labels"),
+            max_tokens=section.batch_tokens,
+            seed=recipe.seed,
+        ),
+        console=console,
+        train_dataset=train,
+        eval_dataset=datasets["validation"],
+        data_collator=task.collator(processor),
+        processing_class=processor,
+        compute_metrics=text_metrics(
+            processor, recipe.evaluation, task.targets(validation), task.source_texts(validation)
+        ),
+        callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
+    )

@@ -1,0 +1,30 @@
+"""The kinds of data that recipes train on."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..schema import Recipe
+    from .base import Task
+
+# task of a family in the registry -> module and class
+_TASKS = {
+    "seq2seq": ("translation", "TranslationTask"),
+    "image-to-text": ("captioning", "CaptioningTask"),
+}
+
+
+def trainable() -> tuple[str, ...]:
+    """The tasks of families that recipes can train."""
+    return tuple(_TASKS)
+
+
+def make_task(name: str, recipe: "Recipe") -> "Task":
+    """The task of a recipe.
+
+    Args:
+        name: one of `trainable()`.
+        recipe: of the run.
+    """
+    module, cls = _TASKS[name]
+    return getattr(importlib.import_module(f".{module}", __name__), cls)(recipe)

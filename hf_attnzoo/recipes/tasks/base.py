@@ -1,0 +1,120 @@
+"""What a run does that hangs on the kind of its data: the steps that every kind of task takes in its own way."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+from ...hub import CardTexts
+from ..schema import Recipe
+
+Processor = PreTrainedTokenizerBase | ProcessorMixin
+
+
+class Task(ABC):
+    """One kind of data, for models that write texts, and what a run does with it.
+
+    Args:
+        recipe: of the run.
+    """
+
+    card: ClassVar[CardTexts]
+    """What a model card says of every model of this kind. The last two cells of a sample are a target, and the
+    output."""
+
+    own_data: ClassVar[str]
+    """Command that trains on a person's own data."""
+
+    processor_class: ClassVar[type]
+    """Auto class that loads what `build_processor` makes."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    @abstractmethod
+    def load(self, source: str, training: bool, **options: Any) -> Dataset:
+        """Rows of a source that the recipe names, with the recipe's options for it; one for each target in training,
+        one for each source elsewhere."""
+
+    @abstractmethod
+    def show(self, row: dict[str, Any]) -> str:
+        """A row, in a line of a report."""
+
+    @abstractmethod
+    def digest(self, rows: Dataset) -> str:
+        """What differs where the rows do."""
+
+    @abstractmethod
+    def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
+        """What should be written for each row, or all that may be."""
+
+    @abstractmethod
+    def source_texts(self, rows: Dataset) -> list[str] | None:
+        """The texts that words may be copied from; None where sources are no texts."""
+
+    @abstractmethod
+    def build_processor(self, rows: Dataset) -> Processor:
+        """What makes tensors of rows, learnt from the training split and from nothing else."""
+
+    @abstractmethod
+    def vocabulary(self, processor: Processor) -> dict[str, int]:
+        """Entries of each vocabulary, by what it is for."""
+
+    @abstractmethod
+    def model_fields(self, processor: Processor) -> dict[str, Any]:
+        """Fields of the model's configuration that follow from the processor and from nothing else."""
+
+    @abstractmethod
+    def prepare(self, rows: Dataset, processor: Processor) -> Dataset:
+        """Rows as the collator takes them, with a column `labels`, and `row`: the number of the row they are of."""
+
+    @abstractmethod
+    def collator(self, processor: Processor) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
+        """What makes a batch of prepared rows."""
+
+    @abstractmethod
+    def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
+        """How many positions the encoder makes of each row, which with the target's fill the budget of a batch."""
+
+    @abstractmethod
+    def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
+        """Cells of `card.sample_columns` for a row and what was written for it."""
+
+    @abstractmethod
+    def example(self, rows: Dataset) -> str:
+        """A Python expression to call the pipeline with, such as the first source."""
+
+    @abstractmethod
+    def next_command(self, folder: Path, rows: Dataset) -> list[str]:
+        """The words of a command to try a saved model with."""
+
+    @abstractmethod
+    def write_extras(self, rows: Dataset, folder: Path) -> None:
+        """Write what the example and the next command need into the model's folder."""
+
+    @abstractmethod
+    def draw(self, model: PreTrainedModel, processor: Processor, rows: Dataset, path: Path) -> None:
+        """Draw the model's attention over some rows."""
+
+    @abstractmethod
+    def parts(self, processor: Processor) -> dict[str, Any]:
+        """What `pipeline()` wants beside a model that isn't saved yet."""
+
+    @abstractmethod
+    def inputs(self, processor: Processor, rows: Dataset) -> dict[str, torch.Tensor]:
+        """What the encoder reads for some rows, as a person would make it by hand."""
+
+    @abstractmethod
+    def ask(self, pipe: Any, rows: Dataset) -> list[str]:
+        """What a pipeline writes for some rows."""
+
+    def more_scores(
+        self, model: PreTrainedModel, processor: Processor, rows: Dataset, outputs: Sequence[str]
+    ) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
+        """Scores of the test split that need more than texts, and their intervals; none."""
+        return {}, {}

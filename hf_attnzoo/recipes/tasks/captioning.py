@@ -1,0 +1,153 @@
+"""From picture to text: images and their captions."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoProcessor, PreTrainedModel
+
+from ...attention_maps import attention_map, plot_overlays
+from ...data import CaptionCollator, load_caption_source, one_row_per_caption, references
+from ...evaluation import pointing_hits, share_of_hits, wilson_interval
+from ...hub import CardTexts
+from ...models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
+from ...models.processing_show_attend_tell import ShowAttendTellProcessor
+from ...models.tokenization_attnzoo import train_tokenizer
+from ...registry import FAMILIES
+from .base import Task
+
+EXAMPLE = "example.png"
+
+
+class CaptioningTask(Task):
+    """Rows have the columns `image` and `caption`, and `captions` where there are several; see `load_captions`."""
+
+    card = CardTexts(
+        pipeline_tag="image-to-text",
+        task_name="Image captioning",
+        tags=("image-captioning",),
+        pipeline="attnzoo-captioning",
+        verb="caption",
+        unit="pictures",
+        sample_columns=("picture", "reference", "output"),
+    )
+    processor_class = AutoProcessor
+    own_data = "attnzoo train image-folder data.source=YOUR_FOLDER"
+
+    def load(self, source: str, training: bool, **options: Any) -> Dataset:
+        data = self.recipe.data
+        if data.max_source_length is not None:
+            raise ValueError(
+                f"data.max_source_length={data.max_source_length} is for texts: leave it out for pictures"
+            )
+        if data.on_too_long == "truncate":
+            raise ValueError(
+                "data.on_too_long=truncate is for pairs of texts: raise or skip captions that are too long"
+            )
+        rows = load_caption_source(source, **options)
+        return one_row_per_caption(rows) if training else rows
+
+    def show(self, row: dict[str, Any]) -> str:
+        width, height = row["image"].size
+        return f"one of {width} x {height} pixels → {row['caption']!r}"
+
+    def digest(self, rows: Dataset) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        stored = rows.select_columns(["image", "caption"]).cast_column("image", datasets.Image(decode=False))
+        for row in stored:
+            image = row["image"]
+            digest.update(image["bytes"] or str(image["path"]).encode())
+            digest.update(f"\0{row['caption']}\0".encode())
+        return digest.hexdigest()
+
+    def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
+        return references(rows)
+
+    def source_texts(self, rows: Dataset) -> None:
+        return None
+
+    def build_processor(self, rows: Dataset) -> ShowAttendTellProcessor:
+        section = self.recipe.tokenizer
+        for name in ("kind", "vocab_size", "min_frequency", "lowercase"):
+            value = getattr(section, name)
+            if isinstance(value, list):
+                raise ValueError(f"tokenizer.{name}={value} must be one value: captions have one vocabulary")
+        tokenizer = train_tokenizer(
+            section.kind,
+            rows["caption"],
+            vocab_size=section.vocab_size,
+            min_frequency=section.min_frequency,
+            lowercase=section.lowercase,
+        )
+        config_class = FAMILIES[self.recipe.family].config_class
+        preset = config_class.presets.get(self.recipe.model.get("preset"), {})
+        size = ({"image_size": config_class.image_size} | preset | self.recipe.model)["image_size"]
+        return ShowAttendTellProcessor(ShowAttendTellImageProcessor(size=size), tokenizer)
+
+    def vocabulary(self, processor: ShowAttendTellProcessor) -> dict[str, int]:
+        return {"captions": len(processor.tokenizer)}
+
+    def model_fields(self, processor: ShowAttendTellProcessor) -> dict[str, Any]:
+        return {"vocab_size": len(processor.tokenizer)}
+
+    def prepare(self, rows: Dataset, processor: ShowAttendTellProcessor) -> Dataset:
+        labels = processor(text=list(rows["caption"]))["labels"]
+        limit = self.recipe.data.max_target_length
+        kept = [number for number, ids in enumerate(labels) if limit is None or len(ids) <= limit]
+        if len(kept) < len(rows):
+            first = next(number for number, ids in enumerate(labels) if len(ids) > limit)
+            message = f"row {first} has a caption of {len(labels[first])} tokens, with max_target_length={limit}"
+            if self.recipe.data.on_too_long == "raise" or not kept:
+                raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
+        prepared = rows.select_columns(["image", "caption"]).select(kept)
+        return prepared.add_column("labels", [labels[number] for number in kept]).add_column("row", kept)
+
+    def collator(self, processor: ShowAttendTellProcessor) -> CaptionCollator:
+        return CaptionCollator(processor)
+
+    def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
+        rows, columns = model.config.grid_size
+        return np.full(len(prepared), rows * columns)
+
+    def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
+        return f"{number + 1}", row["caption"], output
+
+    def example(self, rows: Dataset) -> str:
+        return f'"{EXAMPLE}"'
+
+    def next_command(self, folder: Path, rows: Dataset) -> list[str]:
+        return ["attnzoo", "caption", str(folder), str(folder / EXAMPLE)]
+
+    def write_extras(self, rows: Dataset, folder: Path) -> None:
+        rows[0]["image"].convert("RGB").save(folder / EXAMPLE)
+
+    def draw(self, model: PreTrainedModel, processor: ShowAttendTellProcessor, rows: Dataset, path: Path) -> None:
+        maps = [attention_map(model, processor, row["image"]) for row in rows]
+        plot_overlays(maps, path, titles=[item.caption for item in maps])
+
+    def parts(self, processor: ShowAttendTellProcessor) -> dict[str, Any]:
+        return {"tokenizer": processor.tokenizer, "image_processor": processor.image_processor, "processor": processor}
+
+    def inputs(self, processor: ShowAttendTellProcessor, rows: Dataset) -> dict[str, torch.Tensor]:
+        return dict(processor(images=list(rows["image"]), return_tensors="pt"))
+
+    def ask(self, pipe: Any, rows: Dataset) -> list[str]:
+        return [item["caption"] for item in pipe(list(rows["image"]))]
+
+    def more_scores(
+        self, model: PreTrainedModel, processor: ShowAttendTellProcessor, rows: Dataset, outputs: Sequence[str]
+    ) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
+        """The pointing score, where the data says where things are."""
+        if "objects" not in rows.column_names:
+            return {}, {}
+        hits = pointing_hits(model, processor, rows)
+        score = share_of_hits(hits, "all")
+        return (
+            {"pointing": score.value, "pointing_signature": score.signature},
+            {"pointing": wilson_interval(int(hits.sum()), len(hits))},
+        )
