@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .models.modeling_transformer import TransformerForConditionalGeneration, TransformerModel
     from .models.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
-    from .pipelines import CaptioningPipeline, TranslationPipeline
+    from .pipelines import CaptioningPipeline, QuestionAnsweringPipeline, TranslationPipeline
 
 __version__ = "0.1.0"
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "train_tokenizer",
     "TranslationPipeline",
     "CaptioningPipeline",
+    "QuestionAnsweringPipeline",
     "AttentionMap",
     "ImageAttentionMap",
     "attention_map",
@@ -98,6 +99,7 @@ _LAZY = {
     "ShowAttendTellProcessor": "models.processing_show_attend_tell",
     "TranslationPipeline": "pipelines",
     "CaptioningPipeline": "pipelines",
+    "QuestionAnsweringPipeline": "pipelines",
 }
 
 

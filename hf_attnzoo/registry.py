@@ -138,6 +138,11 @@ FAMILIES: dict[str, Family] = {
 PIPELINES: dict[str, tuple[str, str, str]] = {
     "attnzoo-translation": ("hf_attnzoo.pipelines.translation", "TranslationPipeline", "AutoModelForSeq2SeqLM"),
     "attnzoo-captioning": ("hf_attnzoo.pipelines.captioning", "CaptioningPipeline", "AutoModelForImageTextToText"),
+    "attnzoo-question-answering": (
+        "hf_attnzoo.pipelines.question_answering",
+        "QuestionAnsweringPipeline",
+        "AutoModelForQuestionAnswering",
+    ),
 }
 
 
