@@ -44,7 +44,7 @@ def stock(kind: str, head: str, **options) -> transformers.PreTrainedModel:
     """A model of transformers, every weight of it drawn at random."""
     stem = kind.capitalize()
     if head in ("ForSequenceClassification", "ForTokenClassification"):
-        options.setdefault("id2label", {0: "bad", 1: "fair", 2: "good"})
+        options |= {"id2label": {0: "bad", 1: "fair", 2: "good"}, "label2id": {"bad": 0, "fair": 1, "good": 2}}
     config = getattr(transformers, f"{stem}Config")(**(SIZES | OPTIONS[kind] | options))
     torch.manual_seed(len(head))
     model = getattr(transformers, f"{stem}{head}")(config).eval()
