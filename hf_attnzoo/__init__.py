@@ -11,6 +11,7 @@ from .registry import FAMILIES, Family, register
 
 if TYPE_CHECKING:
     from .attention_maps import AttentionMap, ImageAttentionMap, attention_map
+    from .models.configuration_bert import BERTConfig
     from .models.configuration_gpt import GPTConfig
     from .models.configuration_luong import LuongConfig
     from .models.configuration_rnnlm import RNNLMConfig
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from .models.configuration_show_attend_tell import ShowAttendTellConfig
     from .models.configuration_transformer import TransformerConfig
     from .models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
+    from .models.modeling_bert import (
+        BERTForMaskedLM,
+        BERTForMultipleChoice,
+        BERTForNextSentencePrediction,
+        BERTForPreTraining,
+        BERTForQuestionAnswering,
+        BERTForSequenceClassification,
+        BERTForTokenClassification,
+        BERTModel,
+    )
     from .models.modeling_gpt import (
         GPTForCausalLM,
         GPTForSequenceClassification,
@@ -31,7 +42,7 @@ if TYPE_CHECKING:
     from .models.modeling_transformer import TransformerForConditionalGeneration, TransformerModel
     from .models.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
-    from .pipelines import CaptioningPipeline, TranslationPipeline
+    from .pipelines import CaptioningPipeline, QuestionAnsweringPipeline, TranslationPipeline
 
 __version__ = "0.1.0"
 __all__ = [
@@ -46,6 +57,15 @@ __all__ = [
     "TransformerConfig",
     "TransformerModel",
     "TransformerForConditionalGeneration",
+    "BERTConfig",
+    "BERTModel",
+    "BERTForMaskedLM",
+    "BERTForPreTraining",
+    "BERTForSequenceClassification",
+    "BERTForTokenClassification",
+    "BERTForQuestionAnswering",
+    "BERTForMultipleChoice",
+    "BERTForNextSentencePrediction",
     "RNNLMConfig",
     "RNNLMModel",
     "RNNLMForCausalLM",
@@ -63,6 +83,7 @@ __all__ = [
     "train_tokenizer",
     "TranslationPipeline",
     "CaptioningPipeline",
+    "QuestionAnsweringPipeline",
     "AttentionMap",
     "ImageAttentionMap",
     "attention_map",
@@ -78,6 +99,7 @@ _LAZY = {
     "ShowAttendTellProcessor": "models.processing_show_attend_tell",
     "TranslationPipeline": "pipelines",
     "CaptioningPipeline": "pipelines",
+    "QuestionAnsweringPipeline": "pipelines",
 }
 
 

@@ -23,7 +23,7 @@ class Family:
         paper: where it comes from.
         summary: what it is, in a few words.
         task: what recipes train it for, and what its data looks like; `"seq2seq"` is pairs of texts,
-            `"causal-lm"` plain text, `"image-to-text"` pictures and their captions.
+            `"causal-lm"` and `"masked-lm"` plain text, `"image-to-text"` pictures and their captions.
         pipelines: tasks of `transformers.pipeline` that it serves.
         head: auto class that recipes and commands load it by.
         image_processor: class name in `image_processing_<name>.py`, if the family reads images.
@@ -87,6 +87,22 @@ FAMILIES: dict[str, Family] = {
             head="AutoModelForSeq2SeqLM",
         ),
         Family(
+            name="bert",
+            config="BERTConfig",
+            paper="Devlin, Chang, Lee and Toutanova (2019)",
+            summary="bidirectional encoder made of multi-head attention",
+            task="masked-lm",
+            pipelines=(
+                "fill-mask",
+                "text-classification",
+                "token-classification",
+                "zero-shot-classification",
+                "feature-extraction",
+                "attnzoo-question-answering",
+            ),
+            head="AutoModelForMaskedLM",
+        ),
+        Family(
             name="rnnlm",
             config="RNNLMConfig",
             paper="Zaremba, Sutskever and Vinyals (2014)",
@@ -122,6 +138,11 @@ FAMILIES: dict[str, Family] = {
 PIPELINES: dict[str, tuple[str, str, str]] = {
     "attnzoo-translation": ("hf_attnzoo.pipelines.translation", "TranslationPipeline", "AutoModelForSeq2SeqLM"),
     "attnzoo-captioning": ("hf_attnzoo.pipelines.captioning", "CaptioningPipeline", "AutoModelForImageTextToText"),
+    "attnzoo-question-answering": (
+        "hf_attnzoo.pipelines.question_answering",
+        "QuestionAnsweringPipeline",
+        "AutoModelForQuestionAnswering",
+    ),
 }
 
 

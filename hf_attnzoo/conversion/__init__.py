@@ -17,6 +17,9 @@ CONVERTERS: dict[str, tuple[str, str]] = {
     "gpt2": ("gpt2", "from_gpt2"),
     "nanogpt": ("gpt2", "from_nanogpt"),
     "attnzoo_gpt": ("gpt2", "to_gpt2"),
+    "bert": ("bert", "from_bert"),
+    "roberta": ("bert", "from_bert"),
+    "attnzoo_bert": ("bert", "to_bert"),
 }
 
 

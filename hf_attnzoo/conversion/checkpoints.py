@@ -94,6 +94,7 @@ def build_model(
     config: PreTrainedConfig,
     weights: dict[str, Tensor],
     generation_from: Path | None = None,
+    **options: Any,
 ) -> PreTrainedModel:
     """A model made of these weights, as they are, dtype included.
 
@@ -102,6 +103,7 @@ def build_model(
         config: its configuration.
         weights: all parameters and saved buffers by their names in the model, but those tied to another.
         generation_from: folder whose `generation_config.json`, if there is one, goes along.
+        options: other arguments of the class.
 
     Returns:
         The model, in evaluation mode.
@@ -110,7 +112,7 @@ def build_model(
         ValueError: if a parameter is missing, unknown, or of another shape.
     """
     with torch.device("meta"):
-        model = model_class(config)
+        model = model_class(config, **options)
     expected = model.state_dict()
     for name, tensor in weights.items():
         if name not in expected:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .captions import load_captions, one_row_per_caption
     from .collators import CaptionCollator, Seq2SeqCollator, tokenize_pairs
     from .dates import locale_names
+    from .masking import MaskingCallback, MaskingCollator, next_sentence_pairs, tokenize_texts
     from .readers import load_pairs
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
@@ -33,6 +34,10 @@ _HOMES = {
     "tokenize_pairs": "collators",
     "Seq2SeqCollator": "collators",
     "CaptionCollator": "collators",
+    "MaskingCollator": "masking",
+    "MaskingCallback": "masking",
+    "tokenize_texts": "masking",
+    "next_sentence_pairs": "masking",
     "TokenBudgetBatchSampler": "batching",
     "token_lengths": "batching",
 }
@@ -53,6 +58,10 @@ __all__ = [
     "split_of",
     "tokenize_pairs",
     "Seq2SeqCollator",
+    "MaskingCollator",
+    "MaskingCallback",
+    "tokenize_texts",
+    "next_sentence_pairs",
     "CaptionCollator",
     "TokenBudgetBatchSampler",
     "token_lengths",

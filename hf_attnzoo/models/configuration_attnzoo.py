@@ -26,6 +26,9 @@ class AttnZooConfig(PreTrainedConfig):
         if not type(self).__module__.startswith("transformers_modules."):
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
+        if self.id2label and not self.label2id:
+            # Given the one, transformers leaves out the other, which some of its pipelines read.
+            self.label2id = {label: index for index, label in self.id2label.items()}
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "AttnZooConfig":

@@ -17,6 +17,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention import masked_softmax
+from .unpadding import Padding
 
 # Attention weights exist in no other implementation, so whoever asks for them gets masks of this one's kind.
 _EAGER = SimpleNamespace(_attn_implementation="eager")
@@ -102,6 +103,7 @@ class MultiHeadAttention(nn.Module):
         source: Tensor | None = None,
         cache: Cache | None = None,
         output_attentions: bool = False,
+        padding: Padding | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Let every position look at all that the mask lets it see.
@@ -114,16 +116,21 @@ class MultiHeadAttention(nn.Module):
             cache: keys and values of earlier calls, which those of this one are added to; an `EncoderDecoderCache`
                 for both kinds of attention of a decoder. Default: `None`, there were none.
             output_attentions: return the weights, and so compute as `"eager"` does.
+            padding: what was taken out of the batch, in self-attention without a cache: `hidden` is then its N real
+                positions, `(1, N, H)`, and the mask still that of the batch. Default: `None`, nothing was.
             kwargs: for the implementation, such as `position_ids` of packed texts.
 
         Returns:
-            Shape `(B, Q, H)`, and the weights `(B, h, Q, K)`, or None if the implementation doesn't have them.
+            Shape of `hidden`, and the weights `(B, h, Q, K)`, or None if the implementation doesn't have them.
         """
         if self.cross:
             query = self._split(self.q_proj(hidden))
             key, value = self._memory(source, cache, query.device)
         else:
-            query, key, value = map(self._split, self.qkv_proj(hidden).chunk(3, dim=-1))
+            projected = self.qkv_proj(hidden)
+            if padding is not None:
+                projected = padding.restore(projected)
+            query, key, value = map(self._split, projected.chunk(3, dim=-1))
             if isinstance(cache, EncoderDecoderCache):
                 cache = cache.self_attention_cache
             if cache is not None:
@@ -142,6 +149,8 @@ class MultiHeadAttention(nn.Module):
 
         if hypotheses > 1 and weights is not None:
             weights = weights.unflatten(2, (hypotheses, -1)).transpose(1, 2).flatten(0, 1)
+        if padding is not None:
+            heads = padding.remove(heads)
         return self.out_proj(heads.reshape(rows, length, -1)), weights
 
     def _split(self, vectors: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ One vocabulary gives a plain `PreTrainedTokenizerFast`, which anybody loads with
 import copy
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from itertools import chain
@@ -16,19 +17,19 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Encoding, Regex, Tokenizer
 from tokenizers.decoders import ByteFallback, Decoder, Fuse, Sequence
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE, Model, WordLevel
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import BPE, Model, WordLevel, WordPiece
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Split, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import BpeTrainer, WordLevelTrainer
+from tokenizers.trainers import BpeTrainer, WordLevelTrainer, WordPieceTrainer
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils.generic import to_py_obj
 
-UNK_TOKEN, PAD_TOKEN, BOS_TOKEN, EOS_TOKEN = "<unk>", "<pad>", "<s>", "</s>"
+UNK_TOKEN, PAD_TOKEN, BOS_TOKEN, EOS_TOKEN, MASK_TOKEN = "<unk>", "<pad>", "<s>", "</s>", "<mask>"
 
 # The position is the id, in every vocabulary. Padding is not 0: beam search takes a 0 for "no padding token".
 SPECIAL_TOKENS = (UNK_TOKEN, PAD_TOKEN, BOS_TOKEN, EOS_TOKEN)
-
 # transformers saves a setting that is changed later only if it was given here.
 _INIT_KWARGS = {
     "unk_token": UNK_TOKEN,
@@ -50,6 +51,9 @@ _WORD = (
 # Merges stay inside a piece: a word with the space before it, one digit, a run of signs, or white space. The pieces
 # cover the text, spaces included, so that joining them gives the text back.
 _BPE_PIECE = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+
+# WordPiece cuts a text into words and signs first, and never looks across.
+_WORDPIECE_WORD = r"\p{Han}|[^\s\p{P}\p{S}\p{Han}]+|[\p{P}\p{S}]"
 
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -362,6 +366,10 @@ def train_tokenizer(
     any text comes back too. In the other kinds what is not in the vocabulary becomes `<unk>`; apart from that,
     `"character"` gives any text back unchanged too.
 
+    `"wordpiece"` is BERT's: of every word its longest beginning that is an entry, then the longest `##continuation`,
+    and so on. It is for encoders, with one vocabulary: `<s> text </s>`, where BERT has [CLS] and [SEP], or
+    `<s> text </s> text </s>` with the segments 0 and 1 (`token_type_ids`); `<mask>` is id 4.
+
     An argument marked "or a pair" takes one value for both sides, or `(source's, target's)` for two vocabularies.
 
     Args:
@@ -374,9 +382,9 @@ def train_tokenizer(
         shared:
             one vocabulary for both sides. None: two vocabularies if there are target texts, otherwise one.
         vocab_size:
-            the most entries of a vocabulary, the four special tokens included, or a pair. The most frequent are kept.
+            the most entries of a vocabulary, the special tokens included, or a pair. The most frequent are kept.
         min_frequency:
-            how often something must occur to have an entry, or a pair. In `"bpe"` and `"byte-bpe"` it counts pairs to
+            how often something must occur to have an entry, or a pair. Of sub-words it counts pairs to
             be merged, and is at least 2.
         lowercase:
             turn texts to lower case first, in training and in use, or a pair.
@@ -411,6 +419,8 @@ def train_tokenizer(
     )
     for side in (source_settings, target_settings):
         _check_settings(**side)
+        if side["kind"] == "wordpiece" and (causal or target_texts is not None):
+            raise ValueError("kind='wordpiece' is for encoders: leave out target_texts and causal")
 
     if copy_slots is not None:
         _check_slots(copy_slots, causal, *pairs["kind"])
@@ -430,6 +440,8 @@ def train_tokenizer(
                 special_tokens=[(BOS_TOKEN, SPECIAL_TOKENS.index(BOS_TOKEN))],
             )
         side = {"padding_side": "left"} if causal else {}
+        if kind == "wordpiece":
+            side = _dress_encoder(backend)
         return PreTrainedTokenizerFast(tokenizer_object=backend, **(_INIT_KWARGS | side))
     return AttnZooTokenizer(
         tokenizer_object=_train_backend(texts, **source_settings),
@@ -487,6 +499,45 @@ def _learn_byte_bpe(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_f
     return BPE(_numbered(_by_id(learned["vocab"])), merges)
 
 
+def _learn_wordpiece(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_frequency: int) -> WordPiece:
+    texts, inner = list(texts), Counter()
+    for text in texts:
+        text = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
+            inner.update(word[1:])
+    # The trainer numbers characters inside words as a hash table has them, different every time, and ties between
+    # merges go by number. Those it is told of beforehand keep their numbers.
+    trainer = WordPieceTrainer(
+        vocab_size=size,
+        limit_alphabet=max(size // 2, 1),
+        min_frequency=max(min_frequency, 2),
+        show_progress=False,
+        special_tokens=[f"##{character}" for character in sorted(inner, key=lambda c: (-inner[c], c))],
+    )
+    learner = Tokenizer(WordPiece())
+    learner.pre_tokenizer = tokenizer.pre_tokenizer
+    if tokenizer.normalizer is not None:
+        learner.normalizer = tokenizer.normalizer
+    learner.train_from_iterator(texts, trainer)
+    return WordPiece(_numbered([MASK_TOKEN, *_by_id(learner.get_vocab())[:size]]), unk_token=UNK_TOKEN)
+
+
+def _dress_encoder(backend: Tokenizer) -> dict[str, Any]:
+    """Give a tokenizer what BERT wants around a text, and return the settings that tell of it."""
+    backend.add_special_tokens([MASK_TOKEN])
+    backend.post_processor = TemplateProcessing(
+        single=f"{BOS_TOKEN} $A {EOS_TOKEN}",
+        pair=f"{BOS_TOKEN} $A {EOS_TOKEN} $B:1 {EOS_TOKEN}:1",
+        special_tokens=[(token, SPECIAL_TOKENS.index(token)) for token in (BOS_TOKEN, EOS_TOKEN)],
+    )
+    return {
+        "cls_token": BOS_TOKEN,
+        "sep_token": EOS_TOKEN,
+        "mask_token": MASK_TOKEN,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+    }
+
+
 class _Kind(NamedTuple):
     """How a kind cuts a text into pieces, learns its entries, and joins tokens again (None: by single spaces)."""
 
@@ -505,6 +556,12 @@ _KINDS = {
     ),
     "byte-bpe": _Kind(
         ByteLevel(add_prefix_space=False), _learn_byte_bpe, ByteLevelDecoder(), fixed_entries=len(_BYTE_SIGNS)
+    ),
+    "wordpiece": _Kind(
+        Split(Regex(_WORDPIECE_WORD), "removed", invert=True),
+        _learn_wordpiece,
+        WordPieceDecoder(cleanup=False),
+        fixed_entries=1,
     ),
 }
 

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .captioning import CaptioningPipeline
+    from .question_answering import QuestionAnsweringPipeline
     from .translation import TranslationPipeline
 
-_HOMES = {"TranslationPipeline": "translation", "CaptioningPipeline": "captioning"}
+_HOMES = {
+    "TranslationPipeline": "translation",
+    "CaptioningPipeline": "captioning",
+    "QuestionAnsweringPipeline": "question_answering",
+}
 
-__all__ = ["TranslationPipeline", "CaptioningPipeline"]
+__all__ = ["TranslationPipeline", "CaptioningPipeline", "QuestionAnsweringPipeline"]
 
 
 def __getattr__(name: str):

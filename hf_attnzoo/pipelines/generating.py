@@ -1,4 +1,4 @@
-"""What pipelines have in common that write text with an encoder-decoder model.
+"""What pipelines have in common, most of all those that write text with an encoder-decoder model.
 
 `pipe.save_pretrained` copies this file and the pipeline's own into a checkpoint that carries its model's code, where
 they work without the package: so they import only torch, transformers and each other.
@@ -21,19 +21,57 @@ from transformers.utils import ModelOutput, logging
 logger = logging.get_logger(__name__)
 
 
-class GeneratingPipeline(Pipeline):
-    """Base of pipelines around `generate()` of an encoder-decoder model.
+class SavedWithCodeMixin:
+    """A pipeline that goes with its code where its model's own code goes.
 
     Class attributes:
         task_name: name of the task in `transformers.pipeline`.
         auto_class: auto class that the task's models load by.
         kind: type of the task, as `PIPELINE_REGISTRY.register_pipeline` takes it.
-        output_name: what is written, with its article, for messages.
     """
 
     task_name = ""
     auto_class = ""
     kind = "text"
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Save all parts, and this pipeline with a model whose own code is saved too.
+
+        Where hf_attnzoo isn't installed, such a folder loads by `pipeline(model=..., trust_remote_code=True)`. A model
+        of transformers' own loads without anybody's trust, and goes on to: no code is saved with it.
+
+        Args:
+            save_directory: folder to write to.
+            kwargs: see `PreTrainedModel.save_pretrained`.
+        """
+        os.makedirs(save_directory, exist_ok=True)
+        config = self.model.config
+        if self.model.is_remote_code():
+            implementation = f"{type(self).__module__.split('.')[-1]}.{type(self).__name__}"
+            config.custom_pipelines = {
+                self.task_name: {"impl": implementation, "pt": [self.auto_class], "type": self.kind}
+            }
+            custom_object_save(self, save_directory)
+        try:
+            self.model.save_pretrained(save_directory, **kwargs)
+        finally:
+            # A later save of the model alone would name a file that isn't there
+            config.__dict__.pop("custom_pipelines", None)
+        if self.processor is not None:
+            self.processor.save_pretrained(save_directory, **kwargs)
+            return
+        if self.image_processor is not None:
+            self.image_processor.save_pretrained(save_directory, **kwargs)
+        self.tokenizer.save_pretrained(save_directory, **kwargs)
+
+
+class GeneratingPipeline(SavedWithCodeMixin, Pipeline):
+    """Base of pipelines around `generate()` of an encoder-decoder model.
+
+    Class attributes:
+        output_name: what is written, with its article, for messages. The others are those of `SavedWithCodeMixin`.
+    """
+
     output_name = "A text"
 
     _pipeline_calls_generate = True
@@ -88,36 +126,6 @@ class GeneratingPipeline(Pipeline):
             name: what to call it in an error.
         """
         raise NotImplementedError
-
-    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save all parts, and this pipeline with a model whose own code is saved too.
-
-        Where hf_attnzoo isn't installed, such a folder loads by `pipeline(model=..., trust_remote_code=True)`. A model
-        of transformers' own loads without anybody's trust, and goes on to: no code is saved with it.
-
-        Args:
-            save_directory: folder to write to.
-            kwargs: see `PreTrainedModel.save_pretrained`.
-        """
-        os.makedirs(save_directory, exist_ok=True)
-        config = self.model.config
-        if self.model.is_remote_code():
-            implementation = f"{type(self).__module__.split('.')[-1]}.{type(self).__name__}"
-            config.custom_pipelines = {
-                self.task_name: {"impl": implementation, "pt": [self.auto_class], "type": self.kind}
-            }
-            custom_object_save(self, save_directory)
-        try:
-            self.model.save_pretrained(save_directory, **kwargs)
-        finally:
-            # A later save of the model alone would name a file that isn't there
-            config.__dict__.pop("custom_pipelines", None)
-        if self.processor is not None:
-            self.processor.save_pretrained(save_directory, **kwargs)
-            return
-        if self.image_processor is not None:
-            self.image_processor.save_pretrained(save_directory, **kwargs)
-        self.tokenizer.save_pretrained(save_directory, **kwargs)
 
     def _with_assistant(self, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments of `generate()`, with the smaller model that drafts for this one, if there is one."""

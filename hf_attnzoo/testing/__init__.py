@@ -13,7 +13,8 @@ def test_contract(check, options):
 ```
 
 A causal language model has `CAUSAL_CONTRACT` and `CAUSAL_INTEGRATIONS`, a model that writes about pictures
-`IMAGE_CONTRACT` and `IMAGE_INTEGRATIONS`; most checks are the same.
+`IMAGE_CONTRACT` and `IMAGE_INTEGRATIONS`, an encoder `ENCODER_CONTRACT`, which is for its heads,
+`ENCODER_BASE_CONTRACT` for the model without one, and `ENCODER_INTEGRATIONS`; most checks are the same.
 
 Each check takes a small model in evaluation mode, of at least 16 words on either side, and raises AssertionError if
 the model breaks the contract. It leaves the model as it found it.
@@ -52,6 +53,18 @@ from .contract import (
     check_resize,
     check_round_trip,
 )
+from .encoders import (
+    check_encoder_accumulation,
+    check_encoder_answers,
+    check_encoder_batch_equals_single,
+    check_encoder_empty_text,
+    check_encoder_inputs_embeds,
+    check_encoder_padding,
+    check_encoder_refusals,
+    check_encoder_resize,
+    check_half_the_work,
+    check_packed_texts,
+)
 from .images import (
     check_image_encoder_outputs,
     check_image_outputs,
@@ -73,6 +86,9 @@ __all__ = [
     "SEQ2SEQ_INTEGRATIONS",
     "CAUSAL_CONTRACT",
     "CAUSAL_INTEGRATIONS",
+    "ENCODER_CONTRACT",
+    "ENCODER_BASE_CONTRACT",
+    "ENCODER_INTEGRATIONS",
     "IMAGE_CONTRACT",
     "IMAGE_INTEGRATIONS",
     "scattered",
@@ -118,6 +134,32 @@ CAUSAL_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
 )
 """What holds for every variant of every causal language model; each takes a moment."""
 
+ENCODER_BASE_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    check_encoder_batch_equals_single,
+    check_encoder_padding,
+    check_encoder_empty_text,
+    check_encoder_inputs_embeds,
+    check_packed_texts,
+    check_encoder_resize,
+    check_encoder_refusals,
+    check_encoder_answers,
+    check_round_trip,
+    check_refuses_pickle,
+)
+"""What holds for every variant of every encoder that has no head; each takes a moment."""
+
+ENCODER_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
+    *ENCODER_BASE_CONTRACT,
+    check_base_and_head,
+    check_encoder_accumulation,
+    check_gradients,
+    check_gradient_checkpointing,
+    check_dropout,
+    check_precision,
+    check_half_the_work,
+)
+"""The same for every head of every encoder."""
+
 _OF_TEXTS = (check_padding, check_empty_text, check_refusals)
 
 IMAGE_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
@@ -141,3 +183,6 @@ IMAGE_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATION
 
 CAUSAL_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = (*_INTEGRATIONS, check_text_generation)
 """The same for causal language models."""
+
+ENCODER_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATIONS
+"""The same for encoders with a head."""

@@ -59,6 +59,77 @@ def ragged_batch(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     return input_ids, labels
 
 
+def is_encoder(model: PreTrainedModel) -> bool:
+    """Whether the model reads texts and writes none."""
+    return not model.config.is_encoder_decoder and not model.can_generate()
+
+
+def training_batch(model: PreTrainedModel) -> dict[str, Tensor]:
+    """What a model is trained with: the texts of `ragged_batch`, and labels for its head.
+
+    An encoder's texts have segments too, if it knows two, and its mask; of a pre-training head's labels every row has
+    one. A base model has no labels.
+    """
+    input_ids, labels = ragged_batch(model)
+    if not is_encoder(model):
+        return {**source_of(model, input_ids), "labels": labels}
+    generator = torch.Generator().manual_seed(2)
+    head, config = auto_class_of(model).removeprefix("AutoModel").removeprefix("For"), model.config
+    real = input_ids != config.pad_token_id
+    places = torch.arange(6)
+    masked = real & ((places % 2 == 0) if head == "MaskedLM" else (places == 0))
+    words = input_ids.masked_fill(~masked, -100)
+    batch = {"input_ids": input_ids, "attention_mask": real.long()}
+    if getattr(config, "type_vocab_size", 0) > 1:
+        batch["token_type_ids"] = (real & (places >= 2)).long()
+    if head in ("MaskedLM", "PreTraining"):
+        batch |= {"input_ids": input_ids.masked_fill(masked, FIRST_ID), "labels": words}
+    if head == "PreTraining":
+        batch["next_sentence_label"] = torch.tensor([1, 0, 1])
+    elif head == "TokenClassification":
+        classes = torch.randint(config.num_labels, (3, 6), generator=generator)
+        batch["labels"] = classes.masked_fill(~real, -100)
+    elif head == "SequenceClassification":
+        kinds = {"regression": (3, config.num_labels), "multi_label_classification": (3, config.num_labels)}
+        if config.problem_type in kinds:
+            batch["labels"] = torch.randint(2, kinds[config.problem_type], generator=generator).float()
+        else:
+            batch["labels"] = torch.tensor([1, 0, 1])
+    elif head == "NextSentencePrediction":
+        batch["labels"] = torch.tensor([1, 0, 0])
+    elif head == "QuestionAnswering":
+        batch |= {"start_positions": torch.tensor([2, 0, 0]), "end_positions": torch.tensor([4, 1, 0])}
+    elif head == "MultipleChoice":
+        others = torch.where(real, torch.randint(FIRST_ID, LAST_ID + 1, (3, 6), generator=generator), input_ids)
+        batch = {name: tensor[:, None].repeat(1, 2, 1) for name, tensor in batch.items()}
+        batch["input_ids"] = torch.stack([input_ids, others], dim=1)
+        batch["labels"] = torch.tensor([0, 1, 1])
+    return batch
+
+
+# Outputs by which a model answers.
+_ANSWERS = (
+    "logits",
+    "prediction_logits",
+    "seq_relationship_logits",
+    "start_logits",
+    "end_logits",
+    "last_hidden_state",
+    "pooler_output",
+)
+
+
+def answers_of(output: ModelOutput) -> dict[str, Tensor]:
+    """Everything by which a model answers, by name."""
+    return {name: output[name] for name in _ANSWERS if output.get(name) is not None}
+
+
+def without_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs of a training batch."""
+    read = ("input_ids", "attention_mask", "token_type_ids")
+    return {name: tensor for name, tensor in batch.items() if name in read}
+
+
 def source_of(model: PreTrainedModel, source: Tensor) -> dict[str, Tensor]:
     """The source, or the text, under the name that the model calls it by."""
     return {model.main_input_name: source}
@@ -123,7 +194,7 @@ def single_row(source: Tensor, labels: Tensor, row: int, pad: int) -> tuple[Tens
     return unpadded(source, row, pad), labels[row : row + 1, labels[row] != -100]
 
 
-def assert_close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+def assert_close(one: Tensor | dict[str, Tensor], other: Tensor | dict[str, Tensor], tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 

@@ -169,7 +169,7 @@ class TestKinds:
         assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
         for name, value in (("unk", 0), ("pad", 1), ("bos", 2), ("eos", 3)):
             assert getattr(tokenizer, f"{name}_token_id") == value
-        assert tokenizer.all_special_ids == [2, 3, 0, 1]
+        assert tokenizer.all_special_ids == [2, 3, 0, 1] + [4] * (kind == "wordpiece")
 
     @pytest.mark.parametrize("kind", TOKENIZER_KINDS)
     def test_training_is_repeatable(self, kind):
@@ -188,7 +188,8 @@ class TestPlainTokenizer:
         loaded = AutoTokenizer.from_pretrained(tmp_path)
         assert type(loaded) is PreTrainedTokenizerFast
         assert dict(loaded("ab ba", text_target="ab")) == dict(tokenizer("ab ba", text_target="ab"))
-        assert set(loaded("ab")) == {"input_ids", "attention_mask"}
+        segments = {"token_type_ids"} if kind == "wordpiece" else set()
+        assert set(loaded("ab")) == {"input_ids", "attention_mask"} | segments
 
     def test_one_vocabulary_of_both_sides(self):
         tokenizer = train_tokenizer("character", ["aab"], ["bc"], shared=True)
@@ -729,3 +730,59 @@ def test_a_causal_tokenizer_opens_a_text_and_leaves_it_open(tmp_path):
     assert batch["attention_mask"] == [[1, 1, 1], [0, 1, 1]]
     with pytest.raises(ValueError, match="causal=True"):
         train_tokenizer("character", ["abc"], ["xyz"], causal=True)
+
+
+@pytest.fixture
+def loaded(tmp_path) -> PreTrainedTokenizerFast:
+    texts = ["plays played playing play", "red. red, read!", "the the the"] * 3
+    train_tokenizer("wordpiece", texts, vocab_size=60).save_pretrained(tmp_path)
+    return AutoTokenizer.from_pretrained(tmp_path)
+
+
+class TestWordPiece:
+    def test_a_pair_has_two_segments_and_offsets_in_its_own_texts(self, loaded):
+        pair = loaded("played, the", "red", return_offsets_mapping=True)
+        assert pair.tokens() == ["<s>", "played", ",", "the", "</s>", "red", "</s>"]
+        assert pair["token_type_ids"] == [0, 0, 0, 0, 0, 1, 1]
+        assert pair["offset_mapping"] == [(0, 0), (0, 6), (6, 7), (8, 11), (0, 0), (0, 3), (0, 0)]
+        assert pair.word_ids() == [None, 0, 1, 2, None, 0, None]
+
+    def test_batches_are_padded_on_the_right_with_the_first_segment(self, loaded):
+        batch = loaded([("red", "red"), ("red", "red the")], padding=True)
+        assert batch["input_ids"][0][-1] == loaded.pad_token_id == 1
+        assert batch["token_type_ids"] == [[0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1]]
+        assert batch["attention_mask"][0] == [1, 1, 1, 1, 1, 0]
+
+    def test_special_tokens(self, loaded):
+        assert (loaded.cls_token_id, loaded.sep_token_id, loaded.mask_token_id) == (2, 3, 4)
+        assert loaded("the <mask> red").input_ids[2] == 4
+        assert sorted(loaded.get_vocab().values()) == list(range(len(loaded)))
+
+    def test_the_longest_known_piece_comes_first(self, loaded):
+        vocab = loaded.get_vocab()
+        word = "playedlay"
+        pieces = loaded.tokenize(word)
+        rest, expected = word, []
+        while rest:
+            mark = "##" if expected else ""
+            length = max(n for n in range(len(rest) + 1) if n == 0 or mark + rest[:n] in vocab)
+            assert length, "the word has characters of the texts alone"
+            expected.append(mark + rest[:length])
+            rest = rest[length:]
+        assert pieces == expected
+        assert len(pieces) > 1
+        assert loaded.decode(loaded(word).input_ids, skip_special_tokens=True) == word
+
+    def test_words_with_unknown_characters_and_ideographs(self):
+        tokenizer = train_tokenizer("wordpiece", ["\u5317\u4eac a, b\u20ac"] * 2)
+        assert tokenizer.tokenize("\u4eac\u5317a,z\u20ac") == ["\u4eac", "\u5317", "a", ",", "<unk>", "\u20ac"]
+
+    @pytest.mark.parametrize("size", [6, 9, 14, 30])
+    def test_it_is_no_larger_than_asked_for(self, size):
+        texts = ["the quick brown fox jumps over the lazy dog"] * 4
+        assert len(train_tokenizer("wordpiece", texts, vocab_size=size)) <= size
+
+    @pytest.mark.parametrize("options", [{"target_texts": ["a"]}, {"causal": True}, {"vocab_size": 5}])
+    def test_it_is_for_encoders(self, options):
+        with pytest.raises(ValueError, match="wordpiece"):
+            train_tokenizer("wordpiece", ["a"], **options)
