@@ -128,7 +128,9 @@ class CaptioningTask(WritingTask):
 
     def draw(self, model: PreTrainedModel, processor: ShowAttendTellProcessor, rows: Dataset, path: Path) -> None:
         maps = [attention_map(model, processor, row["image"]) for row in rows]
-        plot_overlays(maps, path, titles=[item.text for item in maps])
+        # The picture itself and all its words in a row, if they are few.
+        columns = min(max(len(item.words) for item in maps) + 1, 12)
+        plot_overlays(maps, path, titles=[item.text for item in maps], columns=columns)
 
     def parts(self, processor: ShowAttendTellProcessor) -> dict[str, Any]:
         return {"tokenizer": processor.tokenizer, "image_processor": processor.image_processor, "processor": processor}
