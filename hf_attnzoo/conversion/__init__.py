@@ -22,6 +22,9 @@ CONVERTERS: dict[str, tuple[str, str]] = {
     "bert": ("bert", "from_bert"),
     "roberta": ("bert", "from_bert"),
     "attnzoo_bert": ("bert", "to_bert"),
+    "marian": ("marian", "from_marian"),
+    "bart": ("marian", "from_marian"),
+    "attnzoo_transformer": ("marian", "to_marian"),
 }
 
 
