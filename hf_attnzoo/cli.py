@@ -182,6 +182,25 @@ def evaluate(
 
 
 @app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(help="Folder of a saved model, or a file of a training program, such as ckpt.pt.")
+    ],
+    target: Annotated[Path, typer.Argument(help="Folder to write.")],
+    to: Annotated[str, typer.Option("--to", help="attnzoo, or transformers for the way back.")] = "attnzoo",
+) -> None:
+    """Turn a checkpoint of another kind into one of the zoo, or one of the zoo into transformers' own."""
+    from transformers.utils import logging
+
+    from .conversion import convert as convert_checkpoint
+
+    logging.disable_progress_bar()
+    with _plain_errors():
+        convert_checkpoint(source, target, to)
+    typer.echo(f"{source}: converted to {target}")
+
+
+@app.command()
 def families() -> None:
     """List the families of models, and the recipes that ship."""
     from .recipes import shipped_recipes

@@ -36,6 +36,7 @@ _SETTINGS = {
     "bos_token_id": "bos_token_id",
     "eos_token_id": "eos_token_id",
     "id2label": "id2label",
+    "label2id": "label2id",
     "problem_type": "problem_type",
 }
 
@@ -93,6 +94,10 @@ def from_gpt2(checkpoint: Checkpoint) -> PreTrainedModel:
     if architecture not in _CLASSES:
         raise ValueError(f"architectures={stock.architectures}: these can be converted: {', '.join(_CLASSES)}")
     settings = {ours: getattr(stock, theirs) for ours, theirs in _SETTINGS.items()}
+    for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        # GPT-2's own ids are left standing in models of smaller vocabularies, where they name no word.
+        if isinstance(settings[token], int) and settings[token] >= stock.vocab_size:
+            settings[token] = None
     # A rate that GPT-2 takes from its configuration without declaring it.
     settings["classifier_dropout"] = getattr(stock, "classifier_dropout", None)
     if settings["classifier_dropout"] is None and architecture == "GPT2ForTokenClassification":
@@ -147,9 +152,11 @@ def to_gpt2(checkpoint: Checkpoint) -> PreTrainedModel:
     if name not in theirs:
         raise ValueError(f"architectures={config.architectures}: these can be converted: {', '.join(theirs)}")
     settings = {stock: getattr(config, ours) for ours, stock in _SETTINGS.items()}
-    for rate in ("embedding_dropout", "classifier_dropout"):
-        value = config.dropout if getattr(config, rate) is None else getattr(config, rate)
-        settings[_SETTINGS.get(rate, rate)] = value
+    if config.embedding_dropout is None:
+        settings["embd_pdrop"] = config.dropout
+    if name == "GPTForTokenClassification":
+        rate = config.classifier_dropout
+        settings["classifier_dropout"] = config.dropout if rate is None else rate
 
     taken, inside = {}, "" if name == "GPTModel" else "model."
     prefix = "" if name == "GPTModel" else "transformer."

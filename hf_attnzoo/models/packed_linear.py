@@ -69,3 +69,18 @@ class PackedHeadGenerationMixin(GenerationMixin):
             expand_size, is_encoder_decoder, input_ids, **model_kwargs
         )
         return input_ids, {**model_kwargs, "packed_head": PackedLinear.of(self.lm_head, input_ids.shape[0])}
+
+    def prepare_inputs_for_generation(
+        self, *args: Any, tokenizer: Any = None, assistant_tokenizer: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Inputs of the next step; see `GenerationMixin.prepare_inputs_for_generation`.
+
+        Args:
+            args: see there, as for `kwargs`.
+            tokenizer: what finds stop strings. generate() passes it on to where it is no use.
+            assistant_tokenizer: likewise.
+
+        Returns:
+            Keyword arguments of `forward`.
+        """
+        return super().prepare_inputs_for_generation(*args, **kwargs)

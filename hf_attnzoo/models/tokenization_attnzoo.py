@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Encoding, Regex, Tokenizer
 from tokenizers.decoders import ByteFallback, Decoder, Fuse, Sequence
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import BPE, Model, WordLevel, WordPiece
 from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import PreTokenizer, Split, WhitespaceSplit
+from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Split, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer, WordPieceTrainer
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -55,6 +56,9 @@ _BPE_PIECE = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 _WORDPIECE_WORD = r"\p{Han}|[^\s\p{P}\p{S}\p{Han}]+|[\p{P}\p{S}]"
 
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+# One printable character for each byte, in the order of GPT-2's vocabulary.
+_BYTE_SIGNS = sorted(ByteLevel.alphabet())
 
 # No word: what doesn't count in a loss, and can't be copied.
 _NOTHING = -100
@@ -358,8 +362,10 @@ def train_tokenizer(
     Kinds: `"character"`, each Unicode character a token, white space too. `"word"`, words, numbers and signs; decoding
     puts one space between them. `"symbol"`, what stands between white space, for phonemes or text that is tokenized
     already. `"bpe"` (Sennrich et al., 2016, section 3.2), subwords that carry the space before them, with an unseen
-    character written as its UTF-8 bytes: any text comes back from its ids unchanged. In the other kinds what is not in
-    the vocabulary becomes `<unk>`; apart from that, `"character"` gives any text back unchanged too.
+    character written as its UTF-8 bytes: any text comes back from its ids unchanged. `"byte-bpe"` (Radford et al.,
+    2019, section 2.2), the same with bytes in the place of characters, so that there are no characters to be unseen:
+    any text comes back too. In the other kinds what is not in the vocabulary becomes `<unk>`; apart from that,
+    `"character"` gives any text back unchanged too.
 
     `"wordpiece"` is BERT's: of every word its longest beginning that is an entry, then the longest `##continuation`,
     and so on. It is for encoders, with one vocabulary: `<s> text </s>`, where BERT has [CLS] and [SEP], or
@@ -379,8 +385,8 @@ def train_tokenizer(
         vocab_size:
             the most entries of a vocabulary, the special tokens included, or a pair. The most frequent are kept.
         min_frequency:
-            how often something must occur to have an entry, or a pair. In `"bpe"` and `"wordpiece"` it counts pairs to
-            be merged, and is at least 2.
+            how often something must occur to have an entry, or a pair. In `"bpe"`, `"byte-bpe"` and `"wordpiece"` it
+            counts pairs to be merged, and is at least 2.
         lowercase:
             turn texts to lower case first, in training and in use, or a pair.
         causal:
@@ -518,6 +524,21 @@ def _dress_encoder(backend: Tokenizer) -> dict[str, Any]:
     }
 
 
+def _learn_byte_bpe(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_frequency: int) -> BPE:
+    tokenizer.model = BPE()
+    trainer = BpeTrainer(
+        vocab_size=len(_BYTE_SIGNS) + size,
+        initial_alphabet=_BYTE_SIGNS,
+        min_frequency=max(min_frequency, 2),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    learned = json.loads(tokenizer.to_str())["model"]
+    # A text may spell a special token, and shall not be merged into one.
+    merges = [(left, right) for left, right in learned["merges"] if left + right not in SPECIAL_TOKENS]
+    return BPE(_numbered(_by_id(learned["vocab"])), merges)
+
+
 class _Kind(NamedTuple):
     """How a kind cuts a text into pieces, learns its entries, and joins tokens again (None: by single spaces)."""
 
@@ -539,6 +560,9 @@ _KINDS = {
         _learn_wordpiece,
         WordPieceDecoder(cleanup=False),
         fixed_entries=1,
+    ),
+    "byte-bpe": _Kind(
+        ByteLevel(add_prefix_space=False), _learn_byte_bpe, ByteLevelDecoder(), fixed_entries=len(_BYTE_SIGNS)
     ),
 }
 

@@ -50,7 +50,7 @@ class TokenizerSection:
     """How texts become ids; see `hf_attnzoo.models.tokenization_attnzoo.train_tokenizer`.
 
     Args:
-        kind: `character`, `word`, `symbol` or `bpe`, or two of them for source and target.
+        kind: `character`, `word`, `symbol`, `bpe` or `byte-bpe`, or two of them for source and target.
         shared: one vocabulary for both languages.
         vocab_size: most entries, or two numbers for source and target.
         min_frequency: rarer words and characters become `<unk>`; or two numbers.

@@ -77,6 +77,7 @@ from .integrations import (
     check_int8,
     check_lora,
     check_remote_code,
+    check_stop_strings,
     check_text_generation,
 )
 
@@ -172,7 +173,7 @@ IMAGE_CONTRACT: tuple[Callable[[PreTrainedModel], None], ...] = (
 )
 """What holds for every variant of every model that writes about pictures; each takes a moment."""
 
-_INTEGRATIONS = (check_compile, check_export, check_remote_code, check_lora, check_int8)
+_INTEGRATIONS = (check_compile, check_export, check_remote_code, check_lora, check_int8, check_stop_strings)
 
 SEQ2SEQ_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATIONS
 """What needs a compiler, a process or another package: seconds each, for one or two variants of a family."""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 import transformers
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import (
@@ -28,6 +29,7 @@ from .batches import (
     auto_class_of,
     is_encoder,
     newly_written,
+    prompt_length,
     prompts_for,
     ragged_batch,
     source_of,
@@ -209,6 +211,23 @@ def _word_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerFast:
         padding_side="left",
         **{"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"},
     )
+
+
+def check_stop_strings(model: PreTrainedModel) -> None:
+    """`generate(stop_strings=...)` ends a text with the first that it writes, greedily and by beams."""
+    # transformers wants a tokenizer that can spell, where `_word_tokenizer` knows its words alone.
+    letters = {chr(ord("a") + max(index - FIRST_ID, -1)): index for index in range(model.config.vocab_size)}
+    special = {"<pad>": model.config.pad_token_id, "<s>": model.config.bos_token_id, "</s>": model.config.eos_token_id}
+    backend = Tokenizer(WordLevel(letters | special))
+    backend.pre_tokenizer, backend.decoder = Split(Regex("."), "isolated"), Fuse()
+    tokenizer, prompt = PreTrainedTokenizerFast(tokenizer_object=backend), prompts_for(model)[:1]
+    options = {"max_new_tokens": 6, "suppress_tokens": list(range(FIRST_ID))}
+    whole = newly_written(model, prompt, **options)[0]
+    stop = tokenizer.convert_ids_to_tokens(whole[2].item())
+    written = newly_written(model, prompt, stop_strings=[stop], tokenizer=tokenizer, **options)[0]
+    assert torch.equal(written, whole[: whole.tolist().index(whole[2]) + 1])
+    for text in model.generate(prompt, stop_strings=[stop], tokenizer=tokenizer, num_beams=3, **options):
+        assert stop not in tokenizer.convert_ids_to_tokens(text[prompt_length(model, prompt) : -1])
 
 
 def check_text_generation(model: PreTrainedModel) -> None:

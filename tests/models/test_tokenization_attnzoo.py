@@ -50,8 +50,8 @@ def separate() -> AttnZooTokenizer:
 
 
 @functools.cache
-def small_bpe() -> PreTrainedTokenizerFast:
-    return train_tokenizer("bpe", ["the quick brown fox, the lazy dog"] * 2)
+def small_bpe(kind: str) -> PreTrainedTokenizerFast:
+    return train_tokenizer(kind, ["the quick brown fox, the lazy dog"] * 2)
 
 
 def ids_of(tokenizer, text, **kwargs):
@@ -125,6 +125,38 @@ class TestKinds:
         tokenizer = train_tokenizer("bpe", ["in 2024 in 2024 in"] * 2)
         assert tokenizer.tokenize("in 2024") == ["in", " 2", "0", "2", "4"]
 
+    def test_byte_bpe_learns_the_merges_of_the_paper_on_bytes(self):
+        # The dictionary of Sennrich et al. (2016), algorithm 1, as in the test of "bpe"
+        words = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
+        tokenizer = train_tokenizer("byte-bpe", words, vocab_size=4 + 256 + 4)
+        entries = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
+        assert entries[:4] == ["<unk>", "<pad>", "<s>", "</s>"]
+        # In GPT-2's order: printable ASCII, then printable Latin-1, then the others
+        assert entries[4:98] == [chr(code) for code in range(ord("!"), ord("~") + 1)]
+        assert entries[98:110] == [chr(code) for code in range(0xA1, 0xAD)]
+        assert entries[260:] == ["es", "est", "lo", "low"]
+        assert tokenizer("lowest")["input_ids"] == [263, 261, 3]
+
+    def test_byte_bpe_writes_every_byte_and_knows_no_unknown(self):
+        tokenizer = train_tokenizer("byte-bpe", ["aa"] * 2)
+        vocab = tokenizer.get_vocab()
+        # e acute is C3 A9 in UTF-8; both bytes are printable in Latin-1, and a space is byte 32, the 33rd unprintable
+        assert tokenizer("\u00e9 ")["input_ids"] == [vocab["\u00c3"], vocab["\u00a9"], vocab[chr(256 + 32)], 3]
+        bytes_of = {len(tokenizer(chr(code), add_special_tokens=False)["input_ids"]) for code in range(128)}
+        assert bytes_of == {1}
+
+    def test_byte_bpe_cuts_as_gpt2_does(self):
+        tokenizer = train_tokenizer("byte-bpe", ["I'll see 2024 cats"] * 2)
+        assert tokenizer.tokenize("I'll see 2024 cats") == ["I", "'ll", "\u0120see", "\u01202024", "\u0120cats"]
+
+    def test_byte_bpe_does_not_merge_a_text_into_a_special_token(self):
+        tokenizer = train_tokenizer("byte-bpe", ["a<s> b<s></s> c<pad>"] * 3)
+        for text in ("<s>", "</s>", "<pad>", "a<s>"):
+            ids = ids_of(tokenizer, text, split_special_tokens=True)
+            assert min(ids) >= 4
+            assert tokenizer.decode(ids) == text
+        assert ids_of(tokenizer, "a<s>")[-1] == 2
+
     def test_lowercase(self):
         tokenizer = train_tokenizer("word", ["The the \u00c9t\u00e9"], lowercase=True)
         assert tokenizer.get_vocab() == SPECIAL_IDS | {"the": 4, "\u00e9t\u00e9": 5}
@@ -170,7 +202,7 @@ class TestPlainTokenizer:
         assert vocabulary_sizes(tokenizer) == (7, 7)
         assert tokenizer_sides(tokenizer) == (tokenizer, tokenizer)
 
-    @pytest.mark.parametrize("kind", ["character", "bpe"])
+    @pytest.mark.parametrize("kind", ["character", "bpe", "byte-bpe"])
     @pytest.mark.parametrize("text", AWKWARD)
     def test_awkward_texts_come_back(self, kind, text):
         tokenizer = train_tokenizer(kind, AWKWARD)
@@ -178,10 +210,11 @@ class TestPlainTokenizer:
         assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
         assert tokenizer.batch_decode([tokenizer(text)["input_ids"]] * 2, skip_special_tokens=True) == [text] * 2
 
+    @pytest.mark.parametrize("kind", ["bpe", "byte-bpe"])
     @settings(max_examples=150, deadline=None)
     @given(text=st.text(max_size=40))
-    def test_bpe_gives_any_text_back(self, text):
-        tokenizer = small_bpe()
+    def test_bpe_gives_any_text_back(self, kind, text):
+        tokenizer = small_bpe(kind)
         ids = ids_of(tokenizer, text, split_special_tokens=True)
         assert tokenizer.decode(ids) == text
         assert tokenizer.unk_token_id not in ids
