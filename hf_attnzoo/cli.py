@@ -110,6 +110,32 @@ def caption(
 
 
 @app.command()
+def write(
+    model: ModelArgument,
+    prompt: Annotated[str, typer.Argument(help="What the text begins with.")] = "",
+    max_new_tokens: LengthOption = 200,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Draw from the model's probabilities, sharpened below 1.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+) -> None:
+    """Go on with a text, a token at a time, as a language model would."""
+    from transformers import TextStreamer, set_seed
+
+    options = {"do_sample": True, "temperature": temperature} if temperature else {}
+    set_seed(seed)
+    with _plain_errors():
+        pipe = _pipeline(model, "causal-lm")
+        # The streamer prints the text as it comes, the prompt too.
+        pipe(
+            prompt,
+            max_new_tokens=max_new_tokens,
+            streamer=TextStreamer(pipe.tokenizer, skip_special_tokens=True),
+            **options,
+        )
+
+
+@app.command()
 def attend(
     model: ModelArgument,
     text: Annotated[str, typer.Argument(metavar="INPUT", help="Text to translate, or picture to caption.")],
@@ -128,7 +154,7 @@ def attend(
         options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
         drawn = attention_map(loaded, processor, text, target, **options)
         drawn.plot(output)
-    written = drawn.target_text if isinstance(drawn, AttentionMap) else drawn.caption
+    written = drawn.target_text if isinstance(drawn, AttentionMap) else drawn.text
     typer.echo(f"{text} → {written}: {output}")
 
 
@@ -298,7 +324,11 @@ def _load(model: str) -> tuple[Any, Any]:
 def _pipeline(model: str, task: str = "seq2seq") -> Any:
     from transformers import pipeline
 
-    name = {"seq2seq": "attnzoo-translation", "image-to-text": "attnzoo-captioning"}[task]
+    name = {
+        "seq2seq": "attnzoo-translation",
+        "image-to-text": "attnzoo-captioning",
+        "causal-lm": "text-generation",
+    }[task]
     with _named(model):
         return pipeline(name, model=model)
 

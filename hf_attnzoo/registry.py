@@ -112,15 +112,6 @@ FAMILIES: dict[str, Family] = {
             head="AutoModelForCausalLM",
         ),
         Family(
-            name="gpt",
-            config="GPTConfig",
-            paper="Radford et al. (2018, 2019), Brown et al. (2020)",
-            summary="language model made of multi-head attention",
-            task="causal-lm",
-            pipelines=("text-generation", "text-classification", "token-classification"),
-            head="AutoModelForCausalLM",
-        ),
-        Family(
             name="show_attend_tell",
             config="ShowAttendTellConfig",
             paper="Xu et al. (2015)",
@@ -130,6 +121,15 @@ FAMILIES: dict[str, Family] = {
             head="AutoModelForImageTextToText",
             image_processor="ShowAttendTellImageProcessor",
             processor="ShowAttendTellProcessor",
+        ),
+        Family(
+            name="gpt",
+            config="GPTConfig",
+            paper="Radford et al. (2018, 2019), Brown et al. (2020)",
+            summary="language model made of multi-head attention",
+            task="causal-lm",
+            pipelines=("text-generation", "text-classification", "token-classification"),
+            head="AutoModelForCausalLM",
         ),
     )
 }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .readers import load_pairs
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
+    from .texts import cut_blocks, load_texts
 
 _HOMES = {
     "load_source": "sources",
@@ -25,6 +26,8 @@ _HOMES = {
     "load_pairs": "readers",
     "load_captions": "captions",
     "one_row_per_caption": "captions",
+    "load_texts": "texts",
+    "cut_blocks": "texts",
     "locale_names": "dates",
     "SPLITS": "splits",
     "split_of": "splits",
@@ -48,6 +51,8 @@ __all__ = [
     "load_pairs",
     "load_captions",
     "one_row_per_caption",
+    "load_texts",
+    "cut_blocks",
     "locale_names",
     "SPLITS",
     "split_of",

@@ -137,6 +137,64 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             raise ValueError(f"{path}:{number + 1}: the gzip data is damaged or cut short ({error})") from error
 
 
+def read_text(path: Path) -> str:
+    """All of a UTF-8 file, plain or gzip, with `\\n` for the ends of its lines, without a byte-order mark.
+
+    Raises:
+        ValueError: it isn't UTF-8, by its line, or the gzip data is damaged.
+    """
+    raw = path.read_bytes()
+    if raw.startswith(b"\x1f\x8b"):
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path}: the gzip data is damaged or cut short ({error})") from error
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError(f"{path}:1: this is UTF-16; save the file as UTF-8")
+    try:
+        return raw.removeprefix(b"\xef\xbb\xbf").decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: not valid UTF-8") from error
+
+
+def read_column(path: Path, kind: str, header: bool | None, column: str) -> Iterator[Row]:
+    """Rows of a table of which one column counts: it is their `source`.
+
+    Raises:
+        ValueError: there is no such column, or the file cannot be read.
+    """
+    names = column_names(path, kind) if header is not False else [column]
+    if column not in names:
+        raise ValueError(f"{path}: text_column={column!r} is none of {', '.join(names)}")
+    if kind == "parquet":
+        from pyarrow.parquet import ParquetFile
+
+        with ParquetFile(path) as file:
+            values = chain.from_iterable(batch[0].to_pylist() for batch in file.iter_batches(columns=[column]))
+            for number, value in enumerate(values, 1):
+                yield Row(number, value)
+    elif kind == "jsonl":
+        for number, line in read_lines(path):
+            try:
+                record = json.loads(line) if line.strip() else None
+            except (ValueError, RecursionError) as error:
+                yield Row(number, problem=f"broken JSON: {error}")
+                continue
+            if record is not None:
+                yield Row(number, record.get(column) if isinstance(record, dict) else record)
+    else:
+        rows = (_tsv if kind == "tsv" else _csv)(path)
+        if header is not False:
+            next(rows, None)
+        place = names.index(column)
+        for number, cells in rows:
+            if isinstance(cells, str):
+                yield Row(number, problem=cells)
+            else:
+                yield Row(number, cells[place] if place < len(cells) else None)
+
+
 def read_parallel(source_path: Path, target_path: Path) -> Iterator[Row]:
     """Two files, a line of one belonging to the same line of the other."""
     lines = zip_longest((text for _, text in read_lines(source_path)), (text for _, text in read_lines(target_path)))

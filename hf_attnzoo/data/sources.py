@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from datasets import Dataset, IterableDataset
 
@@ -71,17 +71,25 @@ def _load(
     for option in options:
         if option not in known:
             nearest = difflib.get_close_matches(option, known, n=1, cutoff=0)[0]
-            raise ValueError(f"{what} has no option {option!r}; did you mean {nearest!r}? It has {', '.join(known)}")
+            hint = _hint(name, sources) if name not in sources and not os.path.exists(name) else ""
+            raise ValueError(
+                f"{what} has no option {option!r}; did you mean {nearest!r}? It has {', '.join(known)}{hint}"
+            )
     for option in known:
         if parameters[option].default is inspect.Parameter.empty and option not in options:
             raise ValueError(f"{what} needs the option {option!r}")
     try:
         return source(**given, **options)
     except FileNotFoundError as error:
-        nearest = difflib.get_close_matches(name, sources, n=1)
-        if not nearest:
+        hint = _hint(name, sources)
+        if not hint:
             raise
-        raise FileNotFoundError(f"{error}; did you mean the built-in source {nearest[0]!r}?") from error
+        raise FileNotFoundError(f"{error}{hint}") from error
+
+
+def _hint(name: str, sources: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, sources, n=1)
+    return f"; did you mean the built-in source {nearest[0]!r}?" if nearest else ""
 
 
 def references(rows: Dataset) -> list[str] | list[list[str]]:

@@ -18,6 +18,9 @@ _METRIC_NAMES = {
     "token_error_rate": "token error rate",
     "pointing": "pointing score",
     "token_accuracy": "token accuracy",
+    "cross_entropy": "cross-entropy, nats per token",
+    "perplexity": "perplexity per token",
+    "bits_per_character": "bits per character",
     "bleu": "BLEU",
     "chrf": "chrF",
 }

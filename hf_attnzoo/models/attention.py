@@ -204,12 +204,14 @@ class _AdditiveScores(torch.autograd.Function):
         # v is a factor of every row, so it can wait until there is no (B, Q, S, A) block any more.
         slope, factor = slope_of(activation, c), c * c * v
         grad_query = torch.einsum("bqs,bqsa->bqa", grad, slope) * factor
-        grad_keys = torch.einsum("bqs,bqsa->bsa", grad, slope) * factor
         grad_covered = None, None
         if coverage is not None:
             grad_coverage = grad * (slope @ (factor * coverage_weight))
             grad_weight = torch.einsum("bqs,bqsa->a", grad * coverage, slope) * factor
             grad_covered = grad_coverage.to(ctx.dtypes[1]), grad_weight.to(ctx.dtypes[2])
+        # In place, as the last use: to find memory for another such block takes longer than what is done to it.
+        weighted = slope.mul_(grad[..., None])
+        grad_keys = (weighted[:, 0] if weighted.shape[1] == 1 else weighted.sum(dim=1)).mul_(factor)
         return grad_query, grad_keys, grad_v.to(ctx.dtypes[0]), *grad_covered
 
 
@@ -253,7 +255,8 @@ class AdditiveAttention(nn.Module):
         if coverage is None:
             scores = additive_scores(query, keys, self.v)
         else:
-            scores = additive_scores(query + self.coverage_bias, keys, self.v, coverage, self.coverage_weight)
+            query = query + self.coverage_bias.to(query.dtype)
+            scores = additive_scores(query, keys, self.v, coverage, self.coverage_weight)
         weights = masked_softmax(scores, mask)
         return attend(weights.to(values.dtype), values), weights
 

@@ -128,5 +128,6 @@ class ImageEncoder(nn.Module):
         """Switch training on or off, but for a frozen backbone, whose statistics and dropout rest."""
         super().train(mode)
         if self.config.freeze_backbone:
-            self.backbone.eval()
+            # Loading makes new parameters, and ends with a call of this.
+            self.backbone.requires_grad_(False).eval()
         return self

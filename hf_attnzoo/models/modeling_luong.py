@@ -118,9 +118,8 @@ class LuongAttention(nn.Module):
                 center = lengths * predicted.to(torch.promote_types(predicted.dtype, torch.float32)).sigmoid()
             weights = masked_softmax(scores, window_mask(positions, center, self.window, mask))
             if self.scope == "local-p":
-                weights = weights * gaussian(positions, center, self.window)
-        weights = weights.to(values.dtype)
-        return attend(weights, values), weights
+                weights = weights * gaussian(positions, center, self.window).to(weights.dtype)
+        return attend(weights.to(values.dtype), values), weights
 
     def scores(self, query: Tensor, keys: Tensor, positions: Tensor, coverage: Tensor | None = None) -> Tensor:
         """Energies `(B, Q, S)` (equation 8, and the location-based score below it)."""
@@ -129,7 +128,8 @@ class LuongAttention(nn.Module):
             index = positions.clamp(min=0, max=by_position.shape[-1] - 1)
             return by_position.gather(2, index[:, None].expand(-1, query.shape[1], -1))
         if coverage is not None:
-            query = self.query_proj(query) + self.coverage_bias
+            query = self.query_proj(query)
+            query = query + self.coverage_bias.to(query.dtype)
             return additive_scores(query, keys, self.v, coverage, self.coverage_weight)
         if self.score == "concat":
             return additive_scores(self.query_proj(query), keys, self.v)
@@ -223,17 +223,19 @@ class LuongDecoder(RecurrentDecoder):
         config, count = self.config, self.config.num_states
         feeding, has_coverage = config.input_feeding, config.coverage
         number, *states = carry
-        # Where h~ is in the loop's carry; the coverage comes last.
+        # In the loop's carry h~ stands behind the layers' states, and the coverage comes last.
         fed = count * config.num_decoder_layers
+        coverage = states[fed + feeding :]
         gates = self.layers[0].rnn.input_proj(embeds)
         # Under autocast the states take the dtype that a step returns them in.
-        states = [state.to(gates.dtype) for state in states[: fed + feeding]] + states[fed + feeding :]
+        states = [state.to(gates.dtype) for state in states[: fed + feeding]] + coverage
         noise = layer_noise(self.dropout, gates, config)
         real = torch.ones(gates.shape[:2], dtype=torch.bool, device=gates.device)
         if attention_mask is not None:
             real = attention_mask.bool()
         numbers = number[:, None] + real.long().cumsum(dim=1)
-        names = ["attentional"] + (["context", "weights"] if hasattr(self, "attention") else [])
+        wanted = {"context": config.copy, "weights": hasattr(self, "attention"), "repeated": has_coverage}
+        names = ["attentional", *(name for name, is_wanted in wanted.items() if is_wanted)]
 
         def step(carry: Carry, inputs: Carry) -> Stepped:
             gates, real, number, *factors = inputs
@@ -249,21 +251,19 @@ class LuongDecoder(RecurrentDecoder):
                 outputs.append(output + below if config.residual and index > 0 else output)
             coverage = carry[-1] if has_coverage else None
             made = self.attentional(outputs[-1][:, None], number[:, None], memory, coverage)
-            made = [made[name][:, 0] for name in names]
-            new_states.extend(made[:1] if feeding else [])
+            made = {name: tensor[:, 0] for name, tensor in made.items()}
+            new_states.extend([made["attentional"]] if feeding else [])
             if has_coverage:
-                weights = made[2]
-                new_states.append(coverage + weights)
-                made.append(repeated_attention(weights, coverage))
+                new_states.append(coverage + made["weights"])
+                made["repeated"] = repeated_attention(made["weights"], coverage)
             if attention_mask is not None:
                 keep = real[:, None]
                 new_states = [torch.where(keep, new, old) for new, old in zip(new_states, carry, strict=True)]
-            return tuple(new_states), (*made, *outputs)
+            return tuple(new_states), (*(made[name] for name in names), *outputs)
 
         # The first word that counts has the number 0.
         steps = (gates, real, numbers - 1, *([] if noise is None else [noise]))
         states, outputs = scan(step, tuple(states), steps)
-        names += ["repeated"] if has_coverage else []
         made = dict(zip(names, outputs, strict=False))
         return made, outputs[len(names) :], (numbers[:, -1], *states)
 

@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import AdditiveAttention, additive_scores, attend, masked_softmax
 from .configuration_show_attend_tell import ShowAttendTellConfig
 from .image_encoder import ImageEncoder
-from .losses import label_lengths, token_cross_entropy, token_log_likelihoods
+from .losses import label_lengths, per_item, token_cross_entropy, token_log_likelihoods
 from .lstm import LSTMCell
 from .packed_linear import PackedHeadGenerationMixin, PackedLinear
 from .pretrained import AttnZooPreTrainedModel, check_labels
@@ -331,7 +331,9 @@ class ShowAttendTellPreTrainedModel(AttnZooPreTrainedModel):
         elif isinstance(module, nn.GroupNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear | nn.Embedding):
+        elif isinstance(module, nn.Linear | nn.Embedding | ShowAttendTellAttention):
+            # The attention's own initialisation, which is RNNsearch's, would begin too near to nothing for a picture's
+            # many locations: it takes several times as long to leave it.
             self._init_uniform(module)
         else:
             super()._init_weights(module)
@@ -504,8 +506,8 @@ class ShowAttendTellForConditionalGeneration(
         if labels is not None:
             loss = token_cross_entropy(hidden, self.lm_head, labels, num_items_in_batch)
             if self.training:
-                count = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-                loss = loss + self.attention_terms(outputs, labels, decoder_attention_mask) / count
+                terms = self.attention_terms(outputs, labels, decoder_attention_mask)
+                loss = loss + per_item(terms, labels, num_items_in_batch)
         head = self.lm_head if packed_head is None else packed_head
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return ShowAttendTellOutput(

@@ -57,11 +57,10 @@ _WORDPIECE_WORD = r"\p{Han}|[^\s\p{P}\p{S}\p{Han}]+|[\p{P}\p{S}]"
 
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
-# One printable character for each byte, in the order of GPT-2's vocabulary.
-_BYTE_SIGNS = sorted(ByteLevel.alphabet())
-
 # No word: what doesn't count in a loss, and can't be copied.
 _NOTHING = -100
+# One printable character for each byte, in the order of GPT-2's vocabulary.
+_BYTE_SIGNS = sorted(ByteLevel.alphabet())
 
 
 class AttnZooTokenizer(PreTrainedTokenizerFast):
@@ -642,7 +641,7 @@ def _check_slots(copy_slots: int, causal: bool, source_kind: str, target_kind: s
         raise ValueError(f"copy_slots must be an int of at least 0, or None, got {copy_slots!r}")
     if causal:
         raise ValueError(f"copy_slots={copy_slots} is for two sides, and causal=True has one")
-    if copy_slots and (source_kind != target_kind or source_kind == "bpe"):
+    if copy_slots and (source_kind != target_kind or source_kind in ("bpe", "byte-bpe")):
         raise ValueError(
             f"copy_slots={copy_slots} needs one kind for both sides, 'word', 'symbol' or 'character', whose unknown "
             f"tokens can be copied, got {source_kind!r} and {target_kind!r}"

@@ -14,10 +14,14 @@ from ..registry import Family
 from .resume import CHECKPOINTS
 from .schema import Recipe, nearest, wrong_type
 from .tasks.base import Processor, Task
-from .trainer import ZooTrainer, text_metrics
+from .trainer import ZooTrainer
 
 # Field of a configuration -> the key of a recipe's tokenizer section that decides on it.
 _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_copy_slots": "copy_slots"}
+
+
+# Ends of the names of scores that fall as a model gets better.
+_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
 
 
 def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
@@ -109,7 +113,7 @@ def build_trainer(
         # Inductor turns a scan over time into a loop that counts, and refuses without this, which fullgraph=True
         # implies and the Trainer's call of torch.compile doesn't.
         torch._dynamo.config.capture_scalar_outputs = True
-    lower_is_better = recipe.evaluation.best_metric.endswith("error_rate")
+    lower_is_better = recipe.evaluation.best_metric.endswith(_LOWER_IS_BETTER)
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(Path(recipe.output) / CHECKPOINTS),
         seed=recipe.seed,
@@ -139,7 +143,7 @@ def build_trainer(
         load_best_model_at_end=True,
         metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
         greater_is_better=not lower_is_better,
-        predict_with_generate=True,
+        predict_with_generate=task.writes,
         dataloader_num_workers=section.num_workers,
         dataloader_pin_memory=torch.cuda.is_available(),
         remove_unused_columns=False,
@@ -162,8 +166,6 @@ def build_trainer(
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),
         processing_class=processor,
-        compute_metrics=text_metrics(
-            processor, recipe.evaluation, task.targets(validation), task.source_texts(validation)
-        ),
+        **task.trainer_options(processor, validation),
         callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
     )

@@ -9,10 +9,9 @@ import torch
 import transformers
 from datasets import Dataset, disable_progress_bars
 from rich.console import Console
-from transformers import PreTrainedModel, set_seed
+from transformers import set_seed
 
 from ..data import token_lengths
-from ..evaluation import generation_metrics
 from ..hub import RunFacts
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config
@@ -20,10 +19,9 @@ from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest
-from .scoring import score
 from .tasks import make_task, trainable
 from .tasks.base import Task
-from .trainer import ZooTrainer, decode_rows
+from .trainer import ZooTrainer
 
 SPLITS = ("train", "validation", "test")
 
@@ -79,9 +77,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     for split, some in rows.items():
         say(console, f"{split}: {len(some):,} {task.card.unit}, such as {task.show(some[0])}")
     processor = task.build_processor(rows["train"])
-    datasets = {split: task.prepare(some, processor) for split, some in rows.items()}
-    # From outputs back to rows: those that were too long are not among them.
-    rows = {split: rows[split].select(prepared["row"]) for split, prepared in datasets.items()}
+    digests = {split: task.digest(some) for split, some in rows.items()}
+    datasets = {}
+    for split in SPLITS:
+        datasets[split], rows[split] = task.prepare(rows[split], processor)
     model = build_model(recipe, family, task, processor)
     longest = int(token_lengths(datasets["train"], "labels").max())
     model.generation_config = generation_config(recipe, model, longest)
@@ -89,28 +88,21 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
-    _rehearse(recipe, trainer)
-    digests = {split: task.digest(some) for split, some in rows.items()}
+    task.rehearse(trainer)
     checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero())
     train(trainer, checkpoint)
     seconds = trainer.seconds
-    # The texts are scored below, with intervals.
-    trainer.compute_metrics = None
-    predicted = trainer.predict(datasets["test"])
-    if not trainer.is_world_process_zero():
+    outcome = task.measure(trainer, processor, datasets["test"], rows["test"])
+    if outcome is None:
         return RunResult(output / MODEL, {}, [], seconds)
 
     # The trainer fills the generation settings with defaults for its own use.
     model.generation_config = generation_config(recipe, model, longest)
     model.eval()
-    outputs = decode_rows(processor, predicted.predictions, task.source_texts(rows["test"]))
-    metrics, intervals = score(recipe, outputs, task.targets(rows["test"]))
-    more_metrics, more_intervals = task.more_scores(model, processor, rows["test"], outputs)
-    shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outputs))))
-    pictured = shown.select(range(min(recipe.evaluation.maps, len(shown)))) if _has_attention(model) else []
-    samples = [
-        task.sample(row, number, output) for number, (row, output) in enumerate(zip(shown, outputs, strict=False))
-    ]
+    shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outcome.outputs))))
+    outputs = outcome.outputs[: len(shown)]
+    pictured = shown.select(range(min(recipe.evaluation.maps, len(shown)))) if task.has_map(model) else []
+    samples = [task.sample(row, number, outputs[number]) for number, row in enumerate(shown)]
 
     folder = output / MODEL
     facts = RunFacts(
@@ -127,8 +119,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         steps=trainer.state.global_step,
         seconds=seconds,
         loss_curve=[(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry],
-        metrics=metrics | more_metrics,
-        intervals=intervals | more_intervals,
+        metrics=outcome.metrics,
+        intervals=outcome.intervals,
         samples=samples,
         example=task.example(rows["test"]),
         recipe=recipe.to_yaml(),
@@ -137,7 +129,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
     shutil.rmtree(output / CHECKPOINTS)
     report(console, facts)
-    check_reload(folder, family, task, model, processor, shown, outputs[: len(shown)], console)
+    check_reload(folder, family, task, model, processor, shown, outputs, console)
     command = task.next_command(folder, rows["test"])
     return RunResult(folder, facts.metrics, samples, seconds, command, task.own_data)
 
@@ -206,19 +198,6 @@ def data_name(recipe: Recipe) -> str:
     return ", ".join(dict.fromkeys(str(_source(recipe, split)) for split in SPLITS))
 
 
-def _rehearse(recipe: Recipe, trainer: ZooTrainer) -> None:
-    """Generate and score once, so that what would stop the first evaluation stops the run before any training."""
-    evaluation = recipe.evaluation
-    generation_metrics(["a"], ["a"], tokenize=evaluation.tokenize, names=evaluation.metrics)
-    model = trainer.model.eval()
-    batch = trainer.data_collator([trainer.eval_dataset[0]])
-    del batch["labels"]
-    try:
-        model.generate(**{name: value.to(model.device) for name, value in batch.items()})
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise ValueError(f"generation: {error}") from error
-
-
 def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     """Train, or go on from a checkpoint; the model has the weights of the best checkpoint afterwards.
 
@@ -238,7 +217,3 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     load_best(trainer.model, state, checkpoint)
     trainer.state = state
     trainer.start_clock(state)
-
-
-def _has_attention(model: PreTrainedModel) -> bool:
-    return getattr(model.config, "attention", None) != "none"

@@ -16,7 +16,6 @@ from ..registry import Family
 from .reporting import say
 from .resume import METRICS
 from .tasks.base import Processor, Task
-from .trainer import decode_rows
 
 
 def save_run(
@@ -98,7 +97,7 @@ def check_reload(
     for name in before.keys() | after.keys():
         if name not in before or name not in after or not before[name].equal(after[name]):
             raise RuntimeError(f"{folder}: the saved {auto_class} makes other {name} of the first test rows")
-    by_hand = decode_rows(loaded_processor, loaded.generate(**after), task.source_texts(rows))
+    by_hand = task.read(loaded_processor, loaded.generate(**after), rows)
     answers = list(zip(outputs, by_hand, task.ask(pipe, rows), strict=True))
     differ = sum(len(set(same)) > 1 for same in answers)
     # Sampling draws anew, and elsewhere than on one device in one precision numbers are rounded otherwise.

@@ -29,6 +29,7 @@ class DataSection:
         test: the same for the split that is reported.
         max_source_length: longest source, in tokens. None: no limit.
         max_target_length: longest target, in tokens. None: no limit.
+        block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
         on_too_long: `raise`, `skip` or `truncate` a longer pair.
         license: licence of the data, for the model card; an identifier of the Hub, such as `cc-by-4.0`.
     """
@@ -40,6 +41,7 @@ class DataSection:
     test: dict[str, Any] = field(default_factory=dict)
     max_source_length: int | None = None
     max_target_length: int | None = None
+    block_size: int | None = None
     on_too_long: str = "skip"
     license: str | None = None
 
@@ -125,7 +127,8 @@ class EvaluationSection:
     """What is measured.
 
     Args:
-        metrics: any of `exact_match`, `sequence_error_rate`, `token_error_rate`, `token_accuracy`, `bleu`,
+        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`; of another any of
+            `exact_match`, `sequence_error_rate`, `token_error_rate`, `token_accuracy`, `bleu`,
             `chrf`.
         best_metric: which of them chooses the best checkpoint.
         tokenize: tokens of BLEU and of the token scores: `13a`, `intl`, `zh`, `char` or `none`.
@@ -186,6 +189,7 @@ _CHOICES = {
 _LEAST = {
     "data.max_source_length": 1,
     "data.max_target_length": 1,
+    "data.block_size": 2,
     "tokenizer.copy_slots": 0,
     "training.batch_tokens": 1,
     "training.gradient_accumulation_steps": 1,

@@ -540,6 +540,7 @@ class TestCopying:
             ({"copy_slots": -1}, "copy_slots must be an int of at least 0, or None, got -1"),
             ({"copy_slots": 1.5}, "got 1.5"),
             ({"copy_slots": 1, "kind": "bpe"}, "copy_slots=1 needs one kind .* 'bpe' and 'bpe'"),
+            ({"copy_slots": 1, "kind": "byte-bpe"}, "copy_slots=1 needs one kind"),
             ({"copy_slots": 1, "kind": ("word", "character")}, "copy_slots=1 needs one kind"),
             ({"copy_slots": 0, "shared": True, "causal": True}, "copy_slots=0 .* causal=True"),
         ],

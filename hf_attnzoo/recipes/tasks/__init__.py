@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 # task of a family in the registry -> module and class
 _TASKS = {
     "seq2seq": ("translation", "TranslationTask"),
+    "causal-lm": ("language_modeling", "LanguageModelingTask"),
     "image-to-text": ("captioning", "CaptioningTask"),
 }
 

@@ -1,7 +1,8 @@
 """What a run does that hangs on the kind of its data: the steps that every kind of task takes in its own way."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +13,28 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 
 from ...hub import CardTexts
 from ..schema import Recipe
+from ..trainer import ZooTrainer
 
 Processor = PreTrainedTokenizerBase | ProcessorMixin
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a model is worth.
+
+    Args:
+        metrics: scores, each `x` with its settings in `x_signature`.
+        intervals: 95 % intervals of some of them.
+        outputs: what the model wrote, for the first rows or for all.
+    """
+
+    metrics: dict[str, float | str]
+    intervals: dict[str, tuple[float, float]]
+    outputs: list[str]
+
+
 class Task(ABC):
-    """One kind of data, for models that write texts, and what a run does with it.
+    """One kind of data, and what a run does with it.
 
     Args:
         recipe: of the run.
@@ -26,6 +43,9 @@ class Task(ABC):
     card: ClassVar[CardTexts]
     """What a model card says of every model of this kind. The last two cells of a sample are a target, and the
     output."""
+
+    writes: ClassVar[bool] = True
+    """Whether evaluation lets the model write, rather than looks at its loss."""
 
     own_data: ClassVar[str]
     """Command that trains on a person's own data."""
@@ -50,14 +70,6 @@ class Task(ABC):
         """What differs where the rows do."""
 
     @abstractmethod
-    def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
-        """What should be written for each row, or all that may be."""
-
-    @abstractmethod
-    def source_texts(self, rows: Dataset) -> list[str] | None:
-        """The texts that words may be copied from; None where sources are no texts."""
-
-    @abstractmethod
     def build_processor(self, rows: Dataset) -> Processor:
         """What makes tensors of rows, learnt from the training split and from nothing else."""
 
@@ -70,8 +82,9 @@ class Task(ABC):
         """Fields of the model's configuration that follow from the processor and from nothing else."""
 
     @abstractmethod
-    def prepare(self, rows: Dataset, processor: Processor) -> Dataset:
-        """Rows as the collator takes them, with a column `labels`, and `row`: the number of the row they are of."""
+    def prepare(self, rows: Dataset, processor: Processor) -> tuple[Dataset, Dataset]:
+        """Rows as the collator takes them, with a column `labels`, and rows that samples are taken from: those that
+        they were made of, one for each, where a row is a thing of its own."""
 
     @abstractmethod
     def collator(self, processor: Processor) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
@@ -80,6 +93,22 @@ class Task(ABC):
     @abstractmethod
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
         """How many positions the encoder makes of each row, which with the target's fill the budget of a batch."""
+
+    @abstractmethod
+    def trainer_options(self, processor: Processor, validation: Dataset) -> dict[str, Any]:
+        """Arguments of `Seq2SeqTrainer` that say how the validation split is scored."""
+
+    @abstractmethod
+    def rehearse(self, trainer: ZooTrainer) -> None:
+        """Score once, so that what would stop the first evaluation stops the run before any training.
+
+        Raises:
+            ValueError: if the recipe asks for something that doesn't exist.
+        """
+
+    @abstractmethod
+    def measure(self, trainer: ZooTrainer, processor: Processor, prepared: Dataset, rows: Dataset) -> Outcome | None:
+        """Scores on the test split; None in every process but the one that writes."""
 
     @abstractmethod
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
@@ -97,6 +126,10 @@ class Task(ABC):
     def write_extras(self, rows: Dataset, folder: Path) -> None:
         """Write what the example and the next command need into the model's folder."""
 
+    def has_map(self, model: PreTrainedModel) -> bool:
+        """Whether there is attention to draw."""
+        return getattr(model.config, "attention", None) != "none"
+
     @abstractmethod
     def draw(self, model: PreTrainedModel, processor: Processor, rows: Dataset, path: Path) -> None:
         """Draw the model's attention over some rows."""
@@ -110,11 +143,9 @@ class Task(ABC):
         """What the encoder reads for some rows, as a person would make it by hand."""
 
     @abstractmethod
+    def read(self, processor: Processor, ids: torch.Tensor, rows: Dataset) -> list[str]:
+        """The texts of what `generate()` gives for `inputs`."""
+
+    @abstractmethod
     def ask(self, pipe: Any, rows: Dataset) -> list[str]:
         """What a pipeline writes for some rows."""
-
-    def more_scores(
-        self, model: PreTrainedModel, processor: Processor, rows: Dataset, outputs: Sequence[str]
-    ) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
-        """Scores of the test split that need more than texts, and their intervals; none."""
-        return {}, {}

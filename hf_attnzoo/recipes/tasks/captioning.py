@@ -1,7 +1,6 @@
 """From picture to text: images and their captions."""
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from ...models.image_processing_show_attend_tell import ShowAttendTellImageProce
 from ...models.processing_show_attend_tell import ShowAttendTellProcessor
 from ...models.tokenization_attnzoo import train_tokenizer
 from ...registry import FAMILIES
-from .base import Task
+from .writing import WritingTask
 
 EXAMPLE = "example.png"
 
 
-class CaptioningTask(Task):
+class CaptioningTask(WritingTask):
     """Rows have the columns `image` and `caption`, and `captions` where there are several; see `load_captions`."""
 
     card = CardTexts(
@@ -42,13 +41,9 @@ class CaptioningTask(Task):
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
         data = self.recipe.data
         if data.max_source_length is not None:
-            raise ValueError(
-                f"data.max_source_length={data.max_source_length} is for texts: leave it out for pictures"
-            )
+            raise ValueError(f"data.max_source_length={data.max_source_length} is for texts: leave it out")
         if data.on_too_long == "truncate":
-            raise ValueError(
-                "data.on_too_long=truncate is for pairs of texts: raise or skip captions that are too long"
-            )
+            raise ValueError("data.on_too_long=truncate is for texts: raise or skip captions that are too long")
         rows = load_caption_source(source, **options)
         return one_row_per_caption(rows) if training else rows
 
@@ -73,6 +68,10 @@ class CaptioningTask(Task):
 
     def build_processor(self, rows: Dataset) -> ShowAttendTellProcessor:
         section = self.recipe.tokenizer
+        for name in ("shared", "copy_slots"):
+            value = getattr(section, name)
+            if value:
+                raise ValueError(f"tokenizer.{name}={value} is for pairs of texts: leave it out")
         for name in ("kind", "vocab_size", "min_frequency", "lowercase"):
             value = getattr(section, name)
             if isinstance(value, list):
@@ -95,7 +94,7 @@ class CaptioningTask(Task):
     def model_fields(self, processor: ShowAttendTellProcessor) -> dict[str, Any]:
         return {"vocab_size": len(processor.tokenizer)}
 
-    def prepare(self, rows: Dataset, processor: ShowAttendTellProcessor) -> Dataset:
+    def prepare(self, rows: Dataset, processor: ShowAttendTellProcessor) -> tuple[Dataset, Dataset]:
         labels = processor(text=list(rows["caption"]))["labels"]
         limit = self.recipe.data.max_target_length
         kept = [number for number, ids in enumerate(labels) if limit is None or len(ids) <= limit]
@@ -104,8 +103,9 @@ class CaptioningTask(Task):
             message = f"row {first} has a caption of {len(labels[first])} tokens, with max_target_length={limit}"
             if self.recipe.data.on_too_long == "raise" or not kept:
                 raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
-        prepared = rows.select_columns(["image", "caption"]).select(kept)
-        return prepared.add_column("labels", [labels[number] for number in kept]).add_column("row", kept)
+        rows = rows.select(kept)
+        prepared = rows.select_columns(["image", "caption"])
+        return prepared.add_column("labels", [labels[number] for number in kept]), rows
 
     def collator(self, processor: ShowAttendTellProcessor) -> CaptionCollator:
         return CaptionCollator(processor)
@@ -128,7 +128,7 @@ class CaptioningTask(Task):
 
     def draw(self, model: PreTrainedModel, processor: ShowAttendTellProcessor, rows: Dataset, path: Path) -> None:
         maps = [attention_map(model, processor, row["image"]) for row in rows]
-        plot_overlays(maps, path, titles=[item.caption for item in maps])
+        plot_overlays(maps, path, titles=[item.text for item in maps])
 
     def parts(self, processor: ShowAttendTellProcessor) -> dict[str, Any]:
         return {"tokenizer": processor.tokenizer, "image_processor": processor.image_processor, "processor": processor}
@@ -140,7 +140,7 @@ class CaptioningTask(Task):
         return [item["caption"] for item in pipe(list(rows["image"]))]
 
     def more_scores(
-        self, model: PreTrainedModel, processor: ShowAttendTellProcessor, rows: Dataset, outputs: Sequence[str]
+        self, model: PreTrainedModel, processor: ShowAttendTellProcessor, rows: Dataset
     ) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
         """The pointing score, where the data says where things are."""
         if "objects" not in rows.column_names:

@@ -16,10 +16,10 @@ from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
 from ...registry import FAMILIES
 from ..schema import both_sides
-from .base import Task
+from .writing import WritingTask
 
 
-class TranslationTask(Task):
+class TranslationTask(WritingTask):
     """Rows have the columns `source` and `target`, and `references` where several targets are right."""
 
     card = CardTexts(
@@ -90,15 +90,17 @@ class TranslationTask(Task):
                 "tokenizer.copy_slots, to how many unknown words of a text can be copied, or to 0"
             )
 
-    def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+    def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
         data = self.recipe.data
-        return tokenize_pairs(
+        prepared = tokenize_pairs(
             rows,
             processor,
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
             on_too_long=data.on_too_long,
         )
+        # Pairs that were too long are not among them.
+        return prepared, rows.select(prepared["row"])
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return Seq2SeqCollator(processor)

@@ -1,0 +1,150 @@
+"""`load_texts`: documents for language models, from files, folders and the Hub; and the blocks they are cut into."""
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+import datasets
+from datasets import Dataset, Features, List, Value
+from transformers import PreTrainedTokenizerBase
+
+from .formats import format_of, read_column, read_text
+from .readers import HUB_NAME, SPLIT_ALIASES, listing
+from .splits import SPLITS, check_split
+
+TEXT_FEATURES = Features({"text": Value("string")})
+
+
+def load_texts(
+    path: str | os.PathLike,
+    split: str | None = None,
+    *,
+    shares: Sequence[float] = (0.9, 0.05, 0.05),
+    text_column: str = "text",
+    header: bool | None = None,
+    config_name: str | None = None,
+    revision: str | None = None,
+) -> Dataset:
+    """Read documents.
+
+    Args:
+        path: one of
+            - a text file, plain or `.gz`, of any name that is no table's: one document;
+            - a table, `.jsonl`, `.csv`, `.tsv` or `.parquet`, with a column of documents;
+            - a folder with such files named for their split, `train.txt`, `validation.txt` (or `valid`, `val`, `dev`)
+              and `test.txt`;
+            - the name of a dataset on the Hub.
+        split: `train`, `validation` or `test`. Of one text file they are consecutive parts of it, of one table
+            consecutive rows, with the `shares` given. None takes all of a file.
+        shares: parts of a single file that are `train`, `validation` and `test`; they add up to 1.
+        text_column: name of the column in a table or dataset.
+        header: whether the first line of a TSV or CSV names the columns.
+        config_name: configuration of a Hub dataset.
+        revision: commit, branch or tag of a Hub dataset.
+
+    Returns:
+        A dataset with the string column `text`, as it is in the file, line ends included.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        ValueError: a bad argument, a file that isn't UTF-8 or holds no text, or a row without one, by its line.
+    """
+    shares = tuple(shares)
+    if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
+        raise ValueError(f"shares={list(shares)} must be three numbers of at least 0 that add up to 1")
+    file = Path(path)
+    if file.is_file():
+        return _from_file(file, split and check_split(split), shares, text_column, header)
+    if file.is_dir():
+        names = SPLIT_ALIASES.get(check_split(split), (split,))
+        found = [entry for entry in sorted(file.iterdir()) if entry.is_file() and entry.name.split(".")[0] in names]
+        if len(found) != 1:
+            raise ValueError(f"split={split!r}: {file} has {len(found)} files named for it; found: {listing(file)}")
+        return _from_file(found[0], None, shares, text_column, header)
+    if not HUB_NAME.fullmatch(os.fspath(path)):
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    try:
+        rows = datasets.load_dataset(os.fspath(path), config_name, split=check_split(split), revision=revision)
+    except (FileNotFoundError, ConnectionError) as error:
+        raise FileNotFoundError(
+            f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
+        ) from error
+    if text_column not in rows.column_names:
+        raise ValueError(f"{path}: text_column={text_column!r} is none of {', '.join(rows.column_names)}")
+    return rows.select_columns([text_column]).rename_column(text_column, "text").cast(TEXT_FEATURES)
+
+
+def _from_file(
+    file: Path, split: str | None, shares: tuple[float, ...], text_column: str, header: bool | None
+) -> Dataset:
+    kind = format_of(file)
+    if kind is None:
+        text = read_text(file)
+        first, last = _part(len(text), split, shares)
+        documents = [text[first:last]]
+    else:
+        documents = list(_read_table(file, kind, text_column, header))
+        first, last = _part(len(documents), split, shares)
+        documents = documents[first:last]
+    if not any(documents):
+        raise ValueError(f"{file}: no text" + (f" in the share of split {split!r}" if split else ""))
+    return Dataset.from_dict({"text": documents}, features=TEXT_FEATURES)
+
+
+def _part(length: int, split: str | None, shares: tuple[float, ...]) -> tuple[int, int]:
+    """Where a split begins and ends in something of a length."""
+    if split is None:
+        return 0, length
+    place = SPLITS.index(split)
+    bounds = [0, *(int(length * sum(shares[:count])) for count in (1, 2)), length]
+    return bounds[place], bounds[place + 1]
+
+
+def _read_table(file: Path, kind: str, column: str, header: bool | None) -> Iterator[str]:
+    for row in read_column(file, kind, header, column):
+        if row.problem is not None or not isinstance(row.source, str):
+            raise ValueError(f"{file}:{row.line}: {row.problem or f'{column} is {row.source!r}, no text'}")
+        _check_text(row.source, f"{file}:{row.line}")
+        yield row.source
+
+
+def _check_text(text: str, where: str) -> None:
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError(f"{where}: not valid UTF-8")
+
+
+def cut_blocks(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
+    """Token ids of documents, one after the other with an end between them, in blocks of one length.
+
+    Every token is predicted once. Where the tokenizer begins a text with special tokens, so does every block, and a
+    prompt looks like what the model has learnt from. Where it doesn't, the first token of a block is the last of the
+    one before, and the very first of all is not predicted. What is left over at the end makes a shorter block.
+
+    Args:
+        dataset: with the string column `text`.
+        tokenizer: for a causal language model.
+        block_size: tokens of a block.
+
+    Returns:
+        A dataset of `input_ids` and `labels`, the same, up to `block_size` each.
+
+    Raises:
+        ValueError: `block_size` leaves no room for a token to predict, or there is none in the texts.
+    """
+    start = tokenizer("")["input_ids"]
+    overlap = 0 if start else 1
+    step = block_size - len(start) - overlap
+    if step < 1:
+        raise ValueError(f"block_size={block_size} must be at least {len(start) + overlap + 1}")
+    end = tokenizer.eos_token_id
+    ids: list[list[int]] = []
+    for text in dataset["text"]:
+        encoded = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids += [[end], encoded] if ids and end is not None else [encoded]
+    stream = list(chain.from_iterable(ids))
+    if len(stream) <= overlap:
+        raise ValueError(f"the texts have {len(stream)} tokens, none of which can be predicted")
+    blocks = [start + stream[first : first + step + overlap] for first in range(0, len(stream) - overlap, step)]
+    features = Features({"input_ids": List(Value("int64")), "labels": List(Value("int64"))})
+    return Dataset.from_dict({"input_ids": blocks, "labels": blocks}, features=features)

@@ -1,0 +1,228 @@
+"""Language models: documents, cut into blocks, whose every token is predicted from those before it."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+
+from ...data import Seq2SeqCollator, cut_blocks, load_texts
+from ...hub import CardTexts
+from ...models.tokenization_attnzoo import train_tokenizer
+from ..trainer import IGNORE_INDEX, ZooTrainer
+from .base import Outcome, Task
+
+METRICS = ("cross_entropy", "perplexity", "bits_per_character")
+
+# e to the power of more than this is no floating-point number.
+_LARGEST_EXPONENT = 709
+
+# Of a sample: tokens of its prompt, and most samples.
+_PROMPT, _SAMPLES = 16, 100
+
+
+class LanguageModelingTask(Task):
+    """Rows have the column `text`. Scores are of the texts under the model, not of what it writes."""
+
+    card = CardTexts(
+        pipeline_tag="text-generation",
+        task_name="Text generation",
+        tags=("language-model",),
+        pipeline="text-generation",
+        verb="write",
+        unit="blocks",
+        sample_columns=("prompt", "the text goes on", "output"),
+    )
+    writes = False
+    own_data = "attnzoo train shakespeare data.source=YOUR_TEXT.txt"
+    processor_class = AutoTokenizer
+
+    def load(self, source: str, training: bool, **options: Any) -> Dataset:
+        return load_texts(source, **options)
+
+    def show(self, row: dict[str, Any]) -> str:
+        return f"{len(row['text']):,} characters that begin {row['text'][:40]!r}"
+
+    def digest(self, rows: Dataset) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for text in rows["text"]:
+            digest.update(f"{text}\0".encode())
+        return digest.hexdigest()
+
+    def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
+        section, data = self.recipe.tokenizer, self.recipe.data
+        for name, value in (
+            ("tokenizer.shared", section.shared),
+            ("tokenizer.copy_slots", section.copy_slots),
+            ("data.max_source_length", data.max_source_length),
+            ("data.max_target_length", data.max_target_length),
+        ):
+            if value:
+                raise ValueError(f"{name}={value} is for pairs of texts: leave it out")
+        if data.block_size is None:
+            raise ValueError("data.block_size is missing: set it to the tokens that the model reads at a time")
+        return train_tokenizer(
+            section.kind,
+            rows["text"],
+            vocab_size=section.vocab_size,
+            min_frequency=section.min_frequency,
+            lowercase=section.lowercase,
+            causal=True,
+        )
+
+    def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
+        return {"text": len(processor)}
+
+    def model_fields(self, processor: PreTrainedTokenizerBase) -> dict[str, Any]:
+        return {"vocab_size": len(processor)}
+
+    def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+        blocks = cut_blocks(rows, processor, self.recipe.data.block_size)
+        # Samples come from all over the text.
+        step = max(1, len(blocks) // _SAMPLES)
+        some = [ids for ids in blocks[::step]["input_ids"] if len(ids) > _PROMPT][:_SAMPLES]
+        some = some or blocks[:1]["input_ids"]
+        halves = {
+            "prompt": [processor.decode(ids[:_PROMPT], skip_special_tokens=True) for ids in some],
+            "continuation": [processor.decode(ids[_PROMPT : 3 * _PROMPT], skip_special_tokens=True) for ids in some],
+        }
+        samples = Dataset.from_dict(halves).add_column("characters", [sum(map(len, rows["text"]))] * len(some))
+        return blocks, samples
+
+    def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
+        return _BlockCollator(processor)
+
+    def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
+        # What is read is what is predicted: it fills a batch once.
+        return np.zeros(len(prepared), dtype=np.int64)
+
+    def trainer_options(self, processor: PreTrainedTokenizerBase, validation: Dataset) -> dict[str, Any]:
+        characters = _characters(validation)
+
+        def compute(prediction: EvalPrediction) -> dict[str, float]:
+            scores = _scores(prediction.predictions, characters)
+            return {name: scores[name] for name in self.recipe.evaluation.metrics}
+
+        return {"compute_metrics": compute, "preprocess_logits_for_metrics": row_losses}
+
+    def rehearse(self, trainer: ZooTrainer) -> None:
+        for name in self.recipe.evaluation.metrics:
+            if name not in METRICS:
+                raise ValueError(
+                    f"evaluation.metrics has {name!r}; those of a language model are {', '.join(METRICS)}"
+                )
+        model = trainer.model.eval()
+        block = torch.tensor([trainer.eval_dataset[0]["input_ids"]], device=model.device)
+        try:
+            model(input_ids=block)
+        except ValueError as error:
+            raise ValueError(f"data.block_size={self.recipe.data.block_size}: {error}") from error
+        prompt = block[:, :_PROMPT]
+        try:
+            model.generate(prompt, attention_mask=torch.ones_like(prompt))
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise ValueError(f"generation: {error}") from error
+
+    def measure(
+        self, trainer: ZooTrainer, processor: PreTrainedTokenizerBase, prepared: Dataset, rows: Dataset
+    ) -> Outcome | None:
+        trainer.compute_metrics = None
+        losses = trainer.predict(prepared).predictions
+        if not trainer.is_world_process_zero():
+            return None
+        scores = _scores(losses, _characters(rows))
+        metrics: dict[str, float | str] = {}
+        for name in self.recipe.evaluation.metrics:
+            metrics[name] = scores[name]
+            metrics[f"{name}_signature"] = f"block:{self.recipe.data.block_size}|tokens:{int(losses[:, 1].sum())}"
+        shown = rows.select(range(min(self.recipe.evaluation.samples, len(rows))))
+        model = trainer.model.eval()
+        outputs = []
+        if len(shown):
+            inputs = {name: value.to(model.device) for name, value in self.inputs(processor, shown).items()}
+            outputs = self.read(processor, model.generate(**inputs), shown)
+        return Outcome(metrics, {}, outputs)
+
+    def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
+        return row["prompt"], row["continuation"], output
+
+    def example(self, rows: Dataset) -> str:
+        return json.dumps(rows[0]["prompt"] if len(rows) else "", ensure_ascii=False)
+
+    def next_command(self, folder: Path, rows: Dataset) -> list[str]:
+        prompt = rows[0]["prompt"] if len(rows) else ""
+        return ["attnzoo", "write", str(folder), *(["--"] if prompt.startswith("-") else []), prompt]
+
+    def write_extras(self, rows: Dataset, folder: Path) -> None:
+        # A prompt needs no file.
+        return
+
+    def has_map(self, model: PreTrainedModel) -> bool:
+        """Attention maps are of one text over another, or over a picture; not of a text over itself."""
+        return False
+
+    def draw(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase, rows: Dataset, path: Path) -> None:
+        raise NotImplementedError("a language model has no attention map")
+
+    def parts(self, processor: PreTrainedTokenizerBase) -> dict[str, Any]:
+        return {"tokenizer": processor}
+
+    def inputs(self, processor: PreTrainedTokenizerBase, rows: Dataset) -> dict[str, Tensor]:
+        return dict(processor(list(rows["prompt"]), padding=True, return_tensors="pt", return_token_type_ids=False))
+
+    def read(self, processor: PreTrainedTokenizerBase, ids: Tensor, rows: Dataset) -> list[str]:
+        longest = self.inputs(processor, rows)["input_ids"].shape[1]
+        return processor.batch_decode(ids[:, longest:], skip_special_tokens=True)
+
+    def ask(self, pipe: Any, rows: Dataset) -> list[str]:
+        # The pipeline samples unless it is told not to, whatever the model's own settings leave open.
+        sample = bool(self.recipe.generation.get("do_sample", False))
+        written = pipe(list(rows["prompt"]), return_full_text=False, do_sample=sample)
+        return [item[0]["generated_text"] for item in written]
+
+
+class _BlockCollator(Seq2SeqCollator):
+    """Blocks as a causal model takes them: labels beside the ids, padded like them, and shifted by the model."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        batch = super().__call__([{"input_ids": row["input_ids"]} for row in rows])
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORE_INDEX)
+        return batch
+
+
+def row_losses(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
+    """Sum of the losses of every row in nats, and how many they are: what evaluation keeps of the logits.
+
+    Args:
+        logits: of a causal model, shape `(B, T, V)`; the first of several outputs.
+        labels: shape `(B, T)`, -100 where nothing is predicted.
+
+    Returns:
+        Shape `(B, 2)`.
+    """
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    losses = functional.cross_entropy(
+        logits[:, :-1].float().transpose(1, 2), labels[:, 1:], ignore_index=IGNORE_INDEX, reduction="none"
+    )
+    return torch.stack([losses.sum(dim=1), (labels[:, 1:] != IGNORE_INDEX).sum(dim=1)], dim=1)
+
+
+def _characters(rows: Dataset) -> int:
+    return rows[0]["characters"] if len(rows) else 0
+
+
+def _scores(losses: np.ndarray, characters: int) -> dict[str, float]:
+    total, tokens = losses.astype(np.float64).sum(axis=0)
+    mean = total / tokens
+    return {
+        "cross_entropy": float(mean),
+        "perplexity": math.exp(mean) if mean < _LARGEST_EXPONENT else math.inf,
+        "bits_per_character": float(total) / math.log(2) / max(characters, 1),
+    }

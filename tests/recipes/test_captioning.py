@@ -1,0 +1,151 @@
+"""A run on pictures from end to end, and what such a run refuses."""
+
+import json
+import re
+
+import pytest
+from PIL import Image
+from rich.console import Console
+from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
+
+from hf_attnzoo.data import load_caption_source, load_source
+from hf_attnzoo.recipes import build_recipe, run_recipe
+from hf_attnzoo.recipes import run as run_module
+
+CONTENT = {
+    "name": "tiny-shapes",
+    "family": "show_attend_tell",
+    "seed": 0,
+    "data": {
+        "source": "shapes",
+        "options": {"image_size": 32},
+        "train": {"size": 60},
+        "validation": {"size": 4},
+        "test": {"size": 6},
+    },
+    "tokenizer": {"kind": "word"},
+    "model": {"preset": "tiny", "image_size": 16, "encoder_channels": [4, 8], "hidden_size": 16},
+    "training": {
+        "max_steps": 4,
+        "batch_tokens": 300,
+        "warmup_steps": 1,
+        "eval_steps": 2,
+        "eval_batch_size": 3,
+        "logging_steps": 1,
+    },
+    "generation": {"max_new_tokens": 6},
+    "evaluation": {"metrics": ["token_error_rate"], "best_metric": "token_error_rate", "samples": 3, "maps": 2},
+}
+
+
+def recipe(output, **changes):
+    content = json.loads(json.dumps(CONTENT)) | {"output": str(output)}
+    for path, value in changes.items():
+        section, name = path.split("__")
+        content[section][name] = value
+    return build_recipe(content)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return run_recipe(recipe(tmp_path_factory.mktemp("captions")), Console(quiet=True))
+
+
+def test_the_folder_holds_a_captioner(tiny):
+    rows = load_caption_source("shapes", "test", size=6, image_size=32)
+    model = AutoModelForImageTextToText.from_pretrained(tiny.model)
+    # 16 pixels, halved by each of the two convolutions
+    assert model.config.grid_size == (4, 4)
+    processor = AutoProcessor.from_pretrained(tiny.model)
+    assert processor(images=rows[0]["image"], return_tensors="pt")["pixel_values"].shape == (1, 3, 16, 16)
+    ids = model.generate(**processor(images=rows["image"], return_tensors="pt"))
+    written = processor.batch_decode(ids, skip_special_tokens=True)
+    pipe = pipeline("attnzoo-captioning", model=str(tiny.model))
+    assert [item["caption"] for item in pipe(list(rows["image"]))] == written
+    captions = rows["caption"][:3]
+    assert tiny.samples == [(str(i + 1), captions[i], written[i]) for i in range(3)]
+
+
+def test_the_example_is_the_first_picture_of_the_test_split(tiny):
+    first = load_caption_source("shapes", "test", size=1, image_size=32)[0]["image"]
+    with Image.open(tiny.model / "example.png") as example:
+        assert example.tobytes() == first.convert("RGB").tobytes()
+    assert tiny.next_command == ["attnzoo", "caption", str(tiny.model), str(tiny.model / "example.png")]
+
+
+def test_the_card_says_how_to_caption(tiny):
+    card = (tiny.model / "README.md").read_text()
+    assert "pipeline_tag: image-to-text" in card
+    assert 'caption = pipeline("attnzoo-captioning", model="path/to/this/folder")\ncaption("example.png")' in card
+    assert "`shapes`: 60 train, 4 validation, 6 test pictures." in card
+    assert "a vocabulary of" in card
+    assert f"| pointing score | {tiny.metrics['pointing']:.4f} |" in card
+
+
+def test_the_pointing_score_counts_every_shape_of_the_test_split(tiny):
+    rows = load_caption_source("shapes", "test", size=6, image_size=32)
+    count = sum(len(row["objects"]) for row in rows)
+    assert tiny.metrics["pointing_signature"] == f"words:{count}|captions:all|peak:bicubic"
+    assert 0 <= tiny.metrics["pointing"] <= 1
+    low, high = json.loads((tiny.model / "metrics.json").read_text())["intervals"]["pointing"]
+    assert low <= tiny.metrics["pointing"] <= high
+
+
+def test_a_picture_for_each_map(tiny):
+    with Image.open(tiny.model / "attention.png") as picture:
+        # Two maps, one below the other, each with a line of its own above rows of pictures
+        assert picture.height > 2 * 150
+
+
+def test_captions_that_are_too_long_are_skipped(tmp_path):
+    # A picture of one shape has three words and an end, one of two shapes more.
+    changes = {"data__max_target_length": 4, "data__options": {"image_size": 32, "single_share": 0.5}}
+    result = run_recipe(recipe(tmp_path / "run", **changes), Console(quiet=True))
+    assert all(len(caption.split()) == 3 for _, caption, _ in result.samples)
+    assert not re.search(r": 60 train", (result.model / "README.md").read_text())
+
+
+def test_a_folder_of_pictures_trains_on_each_of_their_captions(tmp_path):
+    lines = ["file_name,caption"]
+    (tmp_path / "data").mkdir()
+    for number in range(60):
+        Image.new("RGB", (9, 7), (4 * number, 0, 0)).save(tmp_path / "data" / f"{number}.png")
+        lines += [f"{number}.png,dark {number}", f"{number}.png,red"]
+    (tmp_path / "data" / "metadata.csv").write_text("\n".join(lines) + "\n")
+    data = {"source": str(tmp_path / "data")}
+    content = recipe(tmp_path / "run")
+    content.data = type(content.data)(**data)
+    result = run_recipe(content, Console(quiet=True))
+    sizes = {split: len(load_caption_source(tmp_path / "data", split)) for split in ("train", "validation", "test")}
+    assert sum(sizes.values()) == 60
+    expected = f"{2 * sizes['train']} train, {sizes['validation']} validation, {sizes['test']} test pictures"
+    assert expected in (result.model / "README.md").read_text()
+    # No boxes, nothing to point at
+    assert "pointing" not in result.metrics
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__max_source_length": 9}, "data.max_source_length=9 is for texts"),
+        ({"data__on_too_long": "truncate"}, "data.on_too_long=truncate is for texts"),
+        ({"data__max_target_length": 2}, "row 0 has a caption of"),
+        ({"data__source": "shape"}, "did you mean the built-in source 'shapes'"),
+        ({"tokenizer__kind": ["word", "word"]}, "must be one value: captions have one vocabulary"),
+        ({"tokenizer__shared": True}, "tokenizer.shared=True is for pairs of texts"),
+        ({"tokenizer__copy_slots": 3}, "tokenizer.copy_slots=3 is for pairs of texts"),
+        ({"model__vocab_size": 9}, "model.vocab_size follows from the tokenizer"),
+    ],
+)
+def test_what_can_not_be_done_is_refused_before_training(tmp_path, monkeypatch, changes, message):
+    monkeypatch.setattr(run_module, "train", lambda *args: pytest.fail("it went as far as training"))
+    with pytest.raises((ValueError, FileNotFoundError), match=re.escape(message)):
+        run_recipe(recipe(tmp_path / "run", **changes), Console(quiet=True))
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_pairs_of_texts_are_no_pictures():
+    with pytest.raises(ValueError, match="'dates', read as a file or dataset, has no option 'size'"):
+        load_caption_source("dates", "train", size=3)
+    with pytest.raises(FileNotFoundError):
+        load_source("shapes", "train")

@@ -1,0 +1,137 @@
+"""A language model from a recipe: its scores against those worked out by hand, and what is refused."""
+
+import json
+import math
+import random
+import re
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from hf_attnzoo.recipes import build_recipe, run_recipe
+from hf_attnzoo.recipes import run as run_module
+from hf_attnzoo.recipes.tasks import language_modeling
+from hf_attnzoo.recipes.tasks.language_modeling import row_losses
+
+MODELS = {
+    "gpt": {
+        "max_position_embeddings": 40,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "hidden_size": 8,
+        "initializer_range": 0.5,
+    },
+    "rnnlm": {"embedding_size": 8, "hidden_size": 8, "num_layers": 1, "initializer_range": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    draw = random.Random(0)
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("".join(draw.choice("abcd \n") for _ in range(2000)))
+    return file
+
+
+def recipe(text, output, family="gpt", **changes):
+    content = {
+        "name": "tiny-text",
+        "family": family,
+        "output": str(output),
+        "data": {"source": str(text), "options": {"shares": [0.8, 0.1, 0.1]}, "block_size": 9},
+        "tokenizer": {"kind": "character"},
+        "model": dict(MODELS[family]),
+        "training": {
+            "max_steps": 4,
+            "batch_tokens": 60,
+            "warmup_steps": 1,
+            "eval_steps": 2,
+            "eval_batch_size": 7,
+            "logging_steps": 1,
+        },
+        "generation": {"max_new_tokens": 5},
+        "evaluation": {
+            "metrics": ["cross_entropy", "perplexity", "bits_per_character"],
+            "best_metric": "cross_entropy",
+            "samples": 3,
+            "maps": 0,
+        },
+    }
+    for path, value in changes.items():
+        section, name = path.split("__")
+        content[section][name] = value
+    return build_recipe(content)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_the_scores_are_those_of_the_saved_model(text, tmp_path, family):
+    result = run_recipe(recipe(text, tmp_path / "run", family), Console(quiet=True))
+    model = AutoModelForCausalLM.from_pretrained(result.model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(result.model)
+    test = text.read_text()[1800:]
+    ids = tokenizer(test, add_special_tokens=False)["input_ids"]
+    assert len(ids) == 200
+    # <s> and eight letters a block
+    total = 0.0
+    for first in range(0, 200, 8):
+        block = torch.tensor([[2, *ids[first : first + 8]]])
+        with torch.no_grad():
+            log_probs = model(input_ids=block).logits[0, :-1].log_softmax(-1)
+        total -= log_probs.gather(1, block[0, 1:, None]).sum().item()
+    assert result.metrics["cross_entropy"] == pytest.approx(total / 200, rel=1e-5)
+    assert result.metrics["perplexity"] == pytest.approx(math.exp(total / 200), rel=1e-4)
+    assert result.metrics["bits_per_character"] == pytest.approx(total / 200 / math.log(2), rel=1e-5)
+    assert result.metrics["cross_entropy_signature"] == "block:9|tokens:200"
+
+    prompt, goes_on, output = result.samples[0]
+    # A block of the text: eight letters are no more than a prompt may have, so nothing is left to go on with.
+    assert (prompt, goes_on) == (test[:8], "")
+    write = pipeline("text-generation", model=str(result.model))
+    assert write(prompt, return_full_text=False, do_sample=False)[0]["generated_text"] == output
+    card = (result.model / "README.md").read_text()
+    assert "pipeline_tag: text-generation" in card
+    assert 'write = pipeline("text-generation", model="path/to/this/folder")' in card
+    assert not (result.model / "attention.png").exists()
+    assert result.next_command[:2] == ["attnzoo", "write"]
+
+
+def test_row_losses_by_hand():
+    # Two letters, the second e times as likely as the first: ln(1 + e) and ln(1 + e) - 1
+    logits = torch.tensor([0.0, 1.0]).expand(2, 3, 2)
+    labels = torch.tensor([[0, 0, 1], [1, 1, -100]])
+    low, high = math.log(1 + math.e), math.log(1 + math.e) - 1
+    torch.testing.assert_close(row_losses(logits, labels), torch.tensor([[low + high, 2.0], [high, 1.0]]))
+    torch.testing.assert_close(row_losses((logits, None), labels), row_losses(logits, labels))
+
+
+def test_a_lower_score_is_a_better_one(text, tmp_path, monkeypatch):
+    # Rehearsed by nothing: the first is of step 2. The last is of the test split.
+    scores = iter([3.0, 2.0, 2.5, 2.0, 1.0])
+    monkeypatch.setattr(language_modeling, "_scores", lambda *args: {"cross_entropy": next(scores)})
+    changes = {"training__max_steps": 50, "training__patience": 2, "evaluation__metrics": ["cross_entropy"]}
+    result = run_recipe(recipe(text, tmp_path / "run", **changes), Console(quiet=True))
+    # Steps 2 and 4 are better than what was before them, 6 and 8 are not.
+    assert json.loads((result.model / "metrics.json").read_text())["steps"] == 8
+    assert result.metrics["cross_entropy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__block_size": None}, "data.block_size is missing"),
+        ({"data__block_size": 1}, "data.block_size=1 must be at least 2"),
+        ({"data__block_size": 60}, "40"),
+        ({"data__max_source_length": 9}, "data.max_source_length=9 is for pairs of texts"),
+        ({"tokenizer__shared": True}, "tokenizer.shared=True is for pairs of texts"),
+        ({"evaluation__metrics": ["bleu"], "evaluation__best_metric": "bleu"}, "those of a language model are"),
+        ({"generation__max_new_tokens": 60}, "40"),
+        ({"generation__num_beans": 2}, "generation.num_beans is unknown"),
+        ({"model__vocab_size": 2}, "model.vocab_size follows from the tokenizer"),
+    ],
+)
+def test_what_can_not_be_done_is_refused_before_training(text, tmp_path, monkeypatch, changes, message):
+    monkeypatch.setattr(run_module, "train", lambda *args: pytest.fail("it went as far as training"))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run_recipe(recipe(text, tmp_path / "run", **changes), Console(quiet=True))
