@@ -184,5 +184,7 @@ IMAGE_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATION
 CAUSAL_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = (*_INTEGRATIONS, check_text_generation)
 """The same for causal language models."""
 
-ENCODER_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = _INTEGRATIONS
-"""The same for encoders with a head."""
+ENCODER_INTEGRATIONS: tuple[Callable[[PreTrainedModel], None], ...] = tuple(
+    check for check in _INTEGRATIONS if check is not check_stop_strings
+)
+"""The same for encoders with a head, which write nothing that could be stopped."""
