@@ -188,11 +188,12 @@ def evaluate(
         arguments = {key: read_yaml(value, key) for key, value in map(_key_value, options or [])}
         if "name_or_path" in arguments:
             raise ValueError(f"name_or_path={arguments['name_or_path']}: the data has been named already, {data}")
-        pictures = _task(model) == "image-to-text"
+        task = _check_task(model, "seq2seq", "image-to-text")
+        pictures = task == "image-to-text"
         rows = load_caption_source(data, **arguments) if pictures else load_source(data, **arguments)
         sources, key = (rows["image"], "caption") if pictures else (rows["source"], "translation_text")
         generation = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-        results = _pipeline(model, _task(model))(list(sources), batch_size=batch_size, **generation)
+        results = _pipeline(model, task)(list(sources), batch_size=batch_size, **generation)
         outputs = [item[key] for item in results]
         scores = generation_metrics(outputs, references(rows), **settings)
     unit = "pictures" if pictures else "pairs"
@@ -248,7 +249,8 @@ def _plain_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise
-    except (ValueError, OSError) as error:
+    # The package that an import lacks is an optional one, such as timm for a backbone
+    except (ValueError, OSError, ImportError) as error:
         typer.echo(f"attnzoo: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error
 
@@ -312,11 +314,20 @@ def _read_lexicon(file: Path) -> dict[str, str]:
     return lexicon
 
 
+# task of a family -> the pipeline that runs it, and the commands that take its models
+_PIPELINES = {
+    "seq2seq": ("attnzoo-translation", ("translate", "attend", "evaluate")),
+    "image-to-text": ("attnzoo-captioning", ("caption", "attend", "evaluate")),
+    "causal-lm": ("text-generation", ("write",)),
+}
+
+
 def _load(model: str) -> tuple[Any, Any]:
     from transformers import AutoModelForImageTextToText, AutoModelForSeq2SeqLM, AutoProcessor, AutoTokenizer
 
+    task = _check_task(model, "seq2seq", "image-to-text")
     with _named(model):
-        if _task(model) == "image-to-text":
+        if task == "image-to-text":
             return AutoModelForImageTextToText.from_pretrained(model), AutoProcessor.from_pretrained(model)
         return AutoModelForSeq2SeqLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
 
@@ -324,24 +335,31 @@ def _load(model: str) -> tuple[Any, Any]:
 def _pipeline(model: str, task: str = "seq2seq") -> Any:
     from transformers import pipeline
 
-    name = {
-        "seq2seq": "attnzoo-translation",
-        "image-to-text": "attnzoo-captioning",
-        "causal-lm": "text-generation",
-    }[task]
+    _check_task(model, task)
     with _named(model):
-        return pipeline(name, model=model)
+        return pipeline(_PIPELINES[task][0], model=model)
 
 
-def _task(model: str) -> str:
-    """What a model is for: as our own families say, and translation for any other."""
+def _check_task(model: str, *tasks: str) -> str:
+    """What a model is for, which must be one of `tasks` if the model is of a family of ours."""
+    family = _family(model)
+    if family is None:
+        return tasks[0]
+    if family.task not in tasks:
+        commands = ", ".join(f"attnzoo {command}" for command in _PIPELINES[family.task][1])
+        raise ValueError(f"{model}: a model of {family.name} is for {commands}")
+    return family.task
+
+
+def _family(model: str) -> Any:
+    """The row of the registry that a model's configuration is of, None for a model of others."""
     from transformers import AutoConfig
 
     from .registry import FAMILIES
 
     with _named(model):
         config = AutoConfig.from_pretrained(model)
-    return next((family.task for family in FAMILIES.values() if isinstance(config, family.config_class)), "seq2seq")
+    return next((family for family in FAMILIES.values() if isinstance(config, family.config_class)), None)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from typer.testing import CliRunner
 
+from hf_attnzoo import RNNLMConfig, ShowAttendTellConfig
 from hf_attnzoo.cli import app
 from hf_attnzoo.data import load_source
 
@@ -214,6 +215,11 @@ def test_the_script_is_the_same_door(recipe_content, tmp_path, monkeypatch, caps
         (["translate", "no/such/model", "x"], "no/such/model: no such folder"),
         (["translate", "nosuch", "x"], "nosuch: no such folder here, and no such model could be had from the Hub"),
         (["translate", ".", "x"], "Unrecognized model"),
+        (["caption", "MODEL", "a.png"], "for attnzoo translate, attnzoo attend, attnzoo evaluate"),
+        (["write", "MODEL", "a"], "for attnzoo translate, attnzoo attend, attnzoo evaluate"),
+        (["translate", "CAPTIONER", "a"], "for attnzoo caption, attnzoo attend, attnzoo evaluate"),
+        (["attend", "WRITER", "a", "-o", "map.png"], "a model of rnnlm is for attnzoo write"),
+        (["evaluate", "WRITER", "reverse", *ROWS], "a model of rnnlm is for attnzoo write"),
         (["attend", "MODEL", "a", "-o", "map.gif"], ".png, .svg, .pdf"),
         (["evaluate", "MODEL", "reverse", "split=test"], "needs the option 'size'"),
         (["evaluate", "MODEL", "reverse", "split=test", "sise=3"], "did you mean 'size'?"),
@@ -228,7 +234,11 @@ def test_the_script_is_the_same_door(recipe_content, tmp_path, monkeypatch, caps
 )
 def test_what_a_person_got_wrong_is_one_line(call, folder, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    arguments = [folder if argument == "MODEL" else argument for argument in arguments]
+    # What kind of model it is stands in the configuration
+    ShowAttendTellConfig().save_pretrained("captioner")
+    RNNLMConfig().save_pretrained("writer")
+    folders = {"MODEL": folder, "CAPTIONER": "captioner", "WRITER": "writer"}
+    arguments = [folders.get(argument, argument) for argument in arguments]
     assert message in call(*arguments, fails=True)
 
 
@@ -256,6 +266,14 @@ def test_a_reader_who_leaves_is_no_mistake_of_the_person(folder, monkeypatch):
     result = CliRunner().invoke(app, ["translate", str(folder), "a"])
     assert result.exit_code == 1
     assert result.stderr == ""
+
+
+def test_a_package_that_is_missing_is_one_line(call, folder, monkeypatch):
+    def missing(*args, **kwargs):
+        raise ImportError("TimmBackbone requires the timm library")
+
+    monkeypatch.setattr("hf_attnzoo.cli._pipeline", missing)
+    assert call("translate", folder, "a", fails=True) == "TimmBackbone requires the timm library"
 
 
 def test_an_error_of_ours_keeps_its_traceback(folder, monkeypatch):

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from ..models.image_processing_show_attend_tell import open_image, rgb_pixels
+from ..pipelines.generating import eager_attention
 from .image_maps import ImageAttentionMap
 from .maps import AttentionMap
 
@@ -77,7 +78,6 @@ def attention_map(
         raise ValueError(f"text_target is given, so nothing is generated; remove {sorted(generate_kwargs)}")
 
     labels = None
-    labels = None
     # What a slot of the target vocabulary stands for in this text
     copied: dict[int, str] = {}
     if sees:
@@ -95,7 +95,7 @@ def attention_map(
         if getattr(tokenizer, "copy_slots", None) is not None:
             copied = tokenizer.copied_words(text)
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
-    with _evaluating(model), _eager_attention(model), torch.no_grad():
+    with _evaluating(model), eager_attention(model), torch.no_grad():
         if labels is None:
             target_ids, layers = _generate(model, inputs, generate_kwargs)
             if copied:
@@ -144,7 +144,7 @@ def attention_rows(
     """
     batch = processor(images=list(images), text=list(captions), return_tensors="pt").to(model.device)
     labels = batch["labels"]
-    with _evaluating(model), _eager_attention(model), torch.no_grad():
+    with _evaluating(model), eager_attention(model), torch.no_grad():
         output = model(
             pixel_values=batch["pixel_values"].to(model.dtype), labels=labels, output_attentions=True, return_dict=True
         )
@@ -238,21 +238,3 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for module, training in before:
             module.training = training
-
-
-@contextmanager
-def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Eager attention (fused kernels never form the weights), and each part's own implementation afterwards."""
-    before = _implementations(model.config)
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-def _implementations(config: PreTrainedConfig) -> dict[str, str | dict | None]:
-    """Attention implementations as `set_attn_implementation` takes them: `""` for the config, then its sub-configs."""
-    parts = {name: getattr(config, name) for name in config.sub_configs}
-    own = {"": config._attn_implementation}
-    return own | {name: _implementations(part) for name, part in parts.items() if part is not None}

@@ -8,6 +8,8 @@ here.
 import importlib
 from pathlib import Path
 
+from huggingface_hub.errors import StrictDataclassError
+
 from .checkpoints import Checkpoint, Weights, build_model, carry_tokenizer, read_checkpoint
 
 __all__ = ["CONVERTERS", "Checkpoint", "Weights", "build_model", "convert", "read_checkpoint"]
@@ -20,6 +22,9 @@ CONVERTERS: dict[str, tuple[str, str]] = {
     "bert": ("bert", "from_bert"),
     "roberta": ("bert", "from_bert"),
     "attnzoo_bert": ("bert", "to_bert"),
+    "marian": ("marian", "from_marian"),
+    "bart": ("marian", "from_marian"),
+    "attnzoo_transformer": ("marian", "to_marian"),
 }
 
 
@@ -37,13 +42,15 @@ def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo")
     Raises:
         ValueError: if the checkpoint is of no known kind, is already what it is to become, or has a parameter or a
             setting, which is named, that the other side has no place for.
-        OSError: if there is no checkpoint.
+        OSError: if there is no checkpoint, or no folder to write to.
     """
     source, target = Path(source_dir), Path(target_dir)
     if to not in ("attnzoo", "transformers"):
         raise ValueError(f"to={to!r} is none of 'attnzoo', 'transformers'")
     if source.resolve() == target.resolve():
         raise ValueError(f"target_dir={target} is source_dir: take another folder")
+    if target.exists() and not target.is_dir():
+        raise FileExistsError(f"target_dir={target} is a file: take a folder")
     checkpoint = read_checkpoint(source)
     if checkpoint.kind not in CONVERTERS:
         raise ValueError(f"{source} holds a {checkpoint.kind!r}; these can be converted: {', '.join(CONVERTERS)}")
@@ -53,7 +60,10 @@ def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo")
         raise ValueError(f"{source} holds a {checkpoint.kind!r}, which converts to={other!r}, not to={to!r}")
 
     module, function = CONVERTERS[checkpoint.kind]
-    model = getattr(importlib.import_module(f"{__name__}.{module}"), function)(checkpoint)
+    try:
+        model = getattr(importlib.import_module(f"{__name__}.{module}"), function)(checkpoint)
+    except StrictDataclassError as error:
+        raise ValueError(f"{source} has a setting of a wrong type: {error}") from error
     checkpoint.weights.check_empty()
     model.save_pretrained(target)
     carry_tokenizer(checkpoint.folder, target)

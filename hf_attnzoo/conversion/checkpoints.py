@@ -7,6 +7,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel
@@ -78,7 +79,7 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
         config = _read_json(source / "config.json")
         # nanoGPT's sizes, which its weights in safetensors come with, have names of their own.
         kind = config.get("model_type") or ("nanogpt" if "block_size" in config else None)
-        if kind is None:
+        if not isinstance(kind, str):
             raise ValueError(f"{source / 'config.json'} names no model_type")
         return Checkpoint(kind, source, config, _read_safetensors(source))
     if source.is_dir():
@@ -159,7 +160,10 @@ def _read_safetensors(folder: Path) -> Weights:
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.is_file():
-        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        parts = _read_json(index).get("weight_map")
+        if not isinstance(parts, dict) or not all(isinstance(name, str) for name in parts.values()):
+            raise ValueError(f"{index} must have a weight_map from parameters to names of files, got {parts!r:.100}")
+        names = sorted(set(parts.values()))
     weights = Weights()
     for name in names:
         if Path(name).name != name:
@@ -168,7 +172,10 @@ def _read_safetensors(folder: Path) -> Weights:
             raise FileNotFoundError(
                 f"{folder / name} is missing: weights are read from safetensors alone, never from a pickle"
             )
-        weights.update(load_file(folder / name))
+        try:
+            weights.update(load_file(folder / name))
+        except SafetensorError as error:
+            raise ValueError(f"{folder / name} can't be read as safetensors: {error}") from error
     return weights
 
 
@@ -180,5 +187,10 @@ def _read_training_file(path: Path) -> Checkpoint:
         raise ValueError(f"{path} can't be read as tensors and plain values: {reason}") from error
     for kind, keys in _TRAINING_FILES.items():
         if isinstance(content, dict) and keys <= content.keys():
-            return Checkpoint(kind, path.parent, content["model_args"], Weights(content["model"]))
+            config, weights = content["model_args"], content["model"]
+            if not isinstance(config, dict) or not isinstance(weights, dict):
+                raise ValueError(f"{path}: model_args and model must be mappings, got {type(config)}, {type(weights)}")
+            if not all(isinstance(name, str) and torch.is_tensor(tensor) for name, tensor in weights.items()):
+                raise ValueError(f"{path}: model must hold tensors by their names, and holds something else too")
+            return Checkpoint(kind, path.parent, config, Weights(weights))
     raise ValueError(f"{path} is of no known program: {', '.join(_TRAINING_FILES)}")

@@ -95,9 +95,8 @@ def from_gpt2(checkpoint: Checkpoint) -> PreTrainedModel:
         raise ValueError(f"architectures={stock.architectures}: these can be converted: {', '.join(_CLASSES)}")
     settings = {ours: getattr(stock, theirs) for ours, theirs in _SETTINGS.items()}
     for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        # GPT-2's own ids are left standing in models of smaller vocabularies, where they name no word.
-        if isinstance(settings[token], int) and settings[token] >= stock.vocab_size:
-            settings[token] = None
+        # GPT-2's own ids are left standing in models of smaller vocabularies, where they name no word; nor does -1.
+        settings[token] = _words(settings[token], stock.vocab_size)
     # A rate that GPT-2 takes from its configuration without declaring it.
     settings["classifier_dropout"] = getattr(stock, "classifier_dropout", None)
     if settings["classifier_dropout"] is None and architecture == "GPT2ForTokenClassification":
@@ -187,6 +186,13 @@ def _to_ours(checkpoint: Checkpoint, name: str, config: GPTConfig, transposed: b
         taken[inside + ours] = tensor.T if matrix and transposed else tensor
     taken |= _take_head(weights, name, config.tie_word_embeddings, taken[f"{inside}embed_tokens.weight"])
     return build_model(getattr(modeling_gpt, name), config, taken, checkpoint.folder)
+
+
+def _words(token: int | list[int] | None, vocab_size: int) -> int | list[int] | None:
+    """What names a word of a vocabulary, of an id or several."""
+    if isinstance(token, list):
+        return [one for one in token if 0 <= one < vocab_size] or None
+    return token if token is None or 0 <= token < vocab_size else None
 
 
 def _layers(config: GPTConfig) -> Iterator[tuple[str, str, bool]]:

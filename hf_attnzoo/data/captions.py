@@ -59,7 +59,8 @@ def load_captions(
             - a folder written by `save_to_disk`;
             - the name of a dataset on the Hub.
         split: which split. A folder of images without folders of splits has none: None takes all of it, while `train`,
-            `validation`, `test` take the 90, 5 and 5 % of images that a hash of the file's name deals them.
+            `validation`, `test` take the 90, 5 and 5 % of images that a hash of the file's name deals them. What lies
+            in the folder of one split is never dealt to another.
         image_column: name of the column of file names, or of images in a dataset. Default: `file_name`, or the only
             column of images.
         caption_column: name of the column of captions. Default: `captions`, `caption` or `text`, or the only other
@@ -137,6 +138,10 @@ def _metadata(folder: Path, split: str | None) -> tuple[Path, str | None]:
     own = [name for name in SPLIT_ALIASES.get(split, (split,)) if split is not None and (folder / name).is_dir()]
     if len(own) > 1:
         raise ValueError(f"split={split!r}: {folder} has the folders {' and '.join(own)}; remove one")
+    others = [name for names in SPLIT_ALIASES.values() for name in names if (folder / name).is_dir()]
+    if split is not None and others and not own:
+        # To deal out what the metadata file beside them names would be to take from the other splits
+        raise ValueError(f"split={split!r}: {folder} has the folders {', '.join(others)}, and none for this split")
     places = [(folder / own[0], None), (folder, own[0])] if own else [(folder, None)]
     for place, within in places:
         found = [place / name for name in METADATA if (place / name).is_file()]
@@ -162,8 +167,11 @@ def _from_metadata(
 ) -> Dataset:
     """The images that a metadata file names: those in the folder `within`, or else those dealt to `split`."""
     folder = metadata.parent.resolve()
-    # A file that lies in the folder of a split is that split, whole
-    dealt = split is not None and within is None and folder.name not in SPLIT_ALIASES.get(split, (split,))
+    # A file that lies in the folder of a split is that split, whole, and nothing of it is in another
+    home = next((name for name, aliases in SPLIT_ALIASES.items() if folder.name in aliases), None)
+    if within is None and split is not None and home not in (None, split):
+        raise ValueError(f"split={split!r}: {metadata} lies in the folder of {home}; name the folder above, or rename")
+    dealt = split is not None and within is None and home is None
     if dealt:
         check_split(split)
 

@@ -122,6 +122,9 @@ class ShowAttendTellConfig(AttnZooConfig):
     decoder_start_token_id: int | None = 2
 
     def __post_init__(self, **kwargs: Any):
+        backbone = self.backbone_config
+        if isinstance(backbone, dict) and "model_type" not in backbone:
+            raise ValueError(f"backbone_config={backbone} has no model_type, such as 'resnet'")
         super().__post_init__(**kwargs)
         check_choice("attention", self.attention, ("soft", "hard"))
         check_choice("hard_evaluation", self.hard_evaluation, ("argmax", "expected"))

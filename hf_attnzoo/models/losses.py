@@ -232,6 +232,4 @@ def smoothed_cross_entropy(
         total = (rows * (head.weight[words] - head.weight.mean(dim=0))).sum()
         if head.bias is not None:
             total = total + (head.bias[words] - head.bias.mean()).sum()
-    count = kept.sum() if num_items_in_batch is None else num_items_in_batch
-    count = count.to(total.device).clamp(min=1) if torch.is_tensor(count) else max(count, 1)
-    return loss + smoothing * total / count
+    return loss + smoothing * per_item(total, labels, num_items_in_batch)

@@ -125,6 +125,8 @@ class GPTModel(GPTPreTrainedModel):
             cache=cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            # generate() sets it to fewer while a model that leaves early assists itself.
+            depth=config.num_hidden_layers,
             **packed,
         )
         hidden = output.hidden if real is None else repeat_on_padding(output.hidden, real)

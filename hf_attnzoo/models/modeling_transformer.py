@@ -205,6 +205,8 @@ class TransformerDecoder(nn.Module):
             cache=cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            # generate() sets it to fewer while a model that leaves early assists itself.
+            depth=self.config.num_decoder_layers,
             **packed,
         )
 

@@ -158,8 +158,8 @@ def check_positions(position_ids: Tensor, num_positions: int) -> None:
         return
     low, high = (bound.item() for bound in torch.aminmax(position_ids))
     if low < 0 or high >= num_positions:
-        culprit = low if low < 0 else high
+        culprit, reason = (low, "none is negative") if low < 0 else (high, "the text is too long")
         raise ValueError(
             f"position_ids reach {culprit}, but positions go from 0 to {num_positions - 1} "
-            f"(max_position_embeddings={num_positions}): the text is too long"
+            f"(max_position_embeddings={num_positions}): {reason}"
         )

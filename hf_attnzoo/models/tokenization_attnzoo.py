@@ -73,7 +73,7 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
     by `tokenizer.source_tokenizer.decode(ids)`.
 
     There is no mode to be in: nothing changes between calls. `add_tokens` and `add_special_tokens` add to both sides,
-    each token at the end of each vocabulary.
+    each token at the end of each vocabulary; where that has slots (see below), which must stay the last, they refuse.
 
     With `copy_slots`, for models that copy words of the source (`copy=True`, See et al. 2017), `tokenizer(text)` makes
     `copy_ids` too: for each source position the target id of the same word. The last entries of the target vocabulary,
@@ -182,7 +182,7 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
 
         Args:
             token_ids: ids of one text, shape `(T,)`.
-            source: the text that it was written from.
+            source: the text that it was written from; if it was truncated on the left, what was left of it.
             skip_special_tokens: leave special tokens out, `<unk>` among them, which is what an empty slot becomes.
 
         Returns:
@@ -212,10 +212,12 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
             N texts.
 
         Raises:
-            ValueError: if there is no whole number of texts for each source.
+            ValueError: if there is no whole number of texts for each source, or sources are one string.
         """
         if sources is None:
             return super().batch_decode(sequences, *args, **kwargs)
+        if isinstance(sources, str):
+            raise ValueError(f"sources must be a list of texts, got one string: {sources[:40]!r}")
         rows, sources = to_py_obj(sequences), list(sources)
         if not rows:
             return []
@@ -265,9 +267,12 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
         # A word is looked up as it is written, also where the source's side has no entry for it or another case.
         # Sub-words have no spelling but their own.
         spelt, normalizer = isinstance(self._tokenizer.model, WordLevel), self._tokenizer.normalizer
-        pieces = []
-        for token, (start, end), real in zip(encoding.tokens, encoding.offsets, encoding.attention_mask, strict=True):
-            if spelt and start < end:
+        offsets, pieces = encoding.offsets, []
+        for index, (token, real) in enumerate(zip(encoding.tokens, encoding.attention_mask, strict=True)):
+            start, end = offsets[index]
+            # Nor has a character that lower case makes two of, which both point at it.
+            alone = (start, end) not in offsets[max(index - 1, 0) : index] + offsets[index + 1 : index + 2]
+            if spelt and alone and start < end:
                 token = text[start:end] if normalizer is None else normalizer.normalize_str(text[start:end])
             pieces.append(token if real else None)
         return pieces
@@ -330,6 +335,13 @@ class AttnZooTokenizer(PreTrainedTokenizerFast):
         return self.source_tokenizer._encode_plus(*args, **kwargs)
 
     def _add_tokens(self, new_tokens: list[str | AddedToken], special_tokens: bool = False) -> int:
+        if self.copy_slots:
+            new = [str(token) for token in new_tokens if self._tokenizer.token_to_id(str(token)) is None]
+            if new:
+                raise ValueError(
+                    f"tokens {', '.join(new)} would come behind the copy_slots={self.copy_slots} entries for copied "
+                    f"words, which must stay the last: put them into the texts that the tokenizer is trained on"
+                )
         self.source_tokenizer._add_tokens(new_tokens, special_tokens)
         return super()._add_tokens(new_tokens, special_tokens)
 
@@ -384,8 +396,8 @@ def train_tokenizer(
         vocab_size:
             the most entries of a vocabulary, the special tokens included, or a pair. The most frequent are kept.
         min_frequency:
-            how often something must occur to have an entry, or a pair. In `"bpe"`, `"byte-bpe"` and `"wordpiece"` it
-            counts pairs to be merged, and is at least 2.
+            how often something must occur to have an entry, or a pair. Of sub-words it counts pairs to
+            be merged, and is at least 2.
         lowercase:
             turn texts to lower case first, in training and in use, or a pair.
         causal:
@@ -484,6 +496,21 @@ def _learn_bpe(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_freque
     return BPE(vocab, [tuple(merge) for merge in learned["merges"]], unk_token=UNK_TOKEN, byte_fallback=True)
 
 
+def _learn_byte_bpe(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_frequency: int) -> BPE:
+    tokenizer.model = BPE()
+    trainer = BpeTrainer(
+        vocab_size=len(_BYTE_SIGNS) + size,
+        initial_alphabet=_BYTE_SIGNS,
+        min_frequency=max(min_frequency, 2),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    learned = json.loads(tokenizer.to_str())["model"]
+    # A text may spell a special token, and shall not be merged into one.
+    merges = [(left, right) for left, right in learned["merges"] if left + right not in SPECIAL_TOKENS]
+    return BPE(_numbered(_by_id(learned["vocab"])), merges)
+
+
 def _learn_wordpiece(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_frequency: int) -> WordPiece:
     texts, inner = list(texts), Counter()
     for text in texts:
@@ -523,21 +550,6 @@ def _dress_encoder(backend: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _learn_byte_bpe(tokenizer: Tokenizer, texts: Iterable[str], size: int, min_frequency: int) -> BPE:
-    tokenizer.model = BPE()
-    trainer = BpeTrainer(
-        vocab_size=len(_BYTE_SIGNS) + size,
-        initial_alphabet=_BYTE_SIGNS,
-        min_frequency=max(min_frequency, 2),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    learned = json.loads(tokenizer.to_str())["model"]
-    # A text may spell a special token, and shall not be merged into one.
-    merges = [(left, right) for left, right in learned["merges"] if left + right not in SPECIAL_TOKENS]
-    return BPE(_numbered(_by_id(learned["vocab"])), merges)
-
-
 class _Kind(NamedTuple):
     """How a kind cuts a text into pieces, learns its entries, and joins tokens again (None: by single spaces)."""
 
@@ -554,14 +566,14 @@ _KINDS = {
     "bpe": _Kind(
         Split(Regex(_BPE_PIECE), "isolated"), _learn_bpe, Sequence([ByteFallback(), Fuse()]), fixed_entries=len(_BYTES)
     ),
+    "byte-bpe": _Kind(
+        ByteLevel(add_prefix_space=False), _learn_byte_bpe, ByteLevelDecoder(), fixed_entries=len(_BYTE_SIGNS)
+    ),
     "wordpiece": _Kind(
         Split(Regex(_WORDPIECE_WORD), "removed", invert=True),
         _learn_wordpiece,
         WordPieceDecoder(cleanup=False),
         fixed_entries=1,
-    ),
-    "byte-bpe": _Kind(
-        ByteLevel(add_prefix_space=False), _learn_byte_bpe, ByteLevelDecoder(), fixed_entries=len(_BYTE_SIGNS)
     ),
 }
 
@@ -637,11 +649,11 @@ def _check_settings(kind: str, vocab_size: int, min_frequency: int, lowercase: b
 
 
 def _check_slots(copy_slots: int, causal: bool, source_kind: str, target_kind: str) -> None:
-    if not isinstance(copy_slots, int) or copy_slots < 0:
+    if not isinstance(copy_slots, int) or isinstance(copy_slots, bool) or copy_slots < 0:
         raise ValueError(f"copy_slots must be an int of at least 0, or None, got {copy_slots!r}")
     if causal:
         raise ValueError(f"copy_slots={copy_slots} is for two sides, and causal=True has one")
-    if copy_slots and (source_kind != target_kind or source_kind in ("bpe", "byte-bpe")):
+    if copy_slots and (source_kind != target_kind or _KINDS[source_kind].learn is not _learn_word_level):
         raise ValueError(
             f"copy_slots={copy_slots} needs one kind for both sides, 'word', 'symbol' or 'character', whose unknown "
             f"tokens can be copied, got {source_kind!r} and {target_kind!r}"

@@ -154,11 +154,19 @@ class TransformerStack(nn.Module):
         cache: Cache | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
+        depth: int | None = None,
         **kwargs: Any,
     ) -> StackOutput:
-        """All layers, one after the other. Arguments as of `TransformerLayer.forward`."""
+        """The layers, one after the other.
+
+        Args:
+            output_hidden_states: return what is between them, too.
+            depth: how many of them, from the bottom. Default: `None`, all.
+
+        The other arguments are those of `TransformerLayer.forward`.
+        """
         states, weights, cross_weights = [hidden], [], []
-        for layer in self.layers:
+        for layer in self.layers[:depth]:
             # Checkpointing wants by position what a gradient goes through, and by name the cache it must not use.
             hidden, attention, cross_attention = layer(
                 hidden, mask, source, source_mask, cache=cache, output_attentions=output_attentions, **kwargs

@@ -6,7 +6,7 @@ they work without the package: so they import only torch, transformers and each 
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import GeneratorType
 from typing import Any
 
@@ -166,7 +166,7 @@ class GeneratingPipeline(SavedWithCodeMixin, Pipeline):
             wanted["output_scores" if beams else "output_logits"] = True
         if return_alignments:
             wanted["output_attentions"] = True
-        with _eager_attention(self.model, needed=return_alignments):
+        with eager_attention(self.model) if return_alignments else nullcontext():
             output = self.model.generate(**inputs, **self._prepare_generate_kwargs(generate_kwargs, **wanted))
 
         real = real_tokens(output.sequences[:, start:], settings.get("eos_token_id"), settings.get("pad_token_id"))
@@ -289,18 +289,32 @@ def alignments(output: ModelOutput) -> Tensor:
 
 
 @contextmanager
-def _eager_attention(model: PreTrainedModel, needed: bool) -> Iterator[None]:
-    """Eager attention where weights are needed (fused kernels never form them), and what was before afterwards."""
-    if not needed:
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Eager attention (fused kernels never form the weights), and each part's own implementation afterwards.
+
+    Args:
+        model: of any kind. Parts that have chosen none, such as a convolutional backbone, are left alone: what they
+            have can't be set again.
+    """
+    before = _implementations(model.config)
+    eager = _implementations(model.config, "eager")
+    if before == eager:
         yield
         return
-    parts = {"": model.config, **{name: getattr(model.config, name) for name in model.config.sub_configs}}
-    before = {name: part._attn_implementation for name, part in parts.items() if part is not None}
-    model.set_attn_implementation("eager")
+    model.set_attn_implementation(eager)
     try:
         yield
     finally:
         model.set_attn_implementation(before)
+
+
+def _implementations(config: PreTrainedConfig, replaced_by: str | None = None) -> dict[str, str | dict]:
+    """Attention implementations, or another in the place of each, as `set_attn_implementation` takes them: `""` for
+    the config itself, then its sub-configs."""
+    own = config._attn_implementation
+    parts = {name: getattr(config, name) for name in config.sub_configs}
+    nested = {name: _implementations(part, replaced_by) for name, part in parts.items() if part is not None}
+    return ({} if own is None else {"": replaced_by or own}) | {name: part for name, part in nested.items() if part}
 
 
 def given(**parameters: Any) -> dict[str, Any]:

@@ -5,12 +5,14 @@ import pytest
 import torch
 from matplotlib.image import imread
 from PIL import Image
+from transformers import Dinov2Config, ResNetConfig
 
 import hf_attnzoo
 from hf_attnzoo import ImageAttentionMap, ShowAttendTellConfig, ShowAttendTellForConditionalGeneration, attention_map
 from hf_attnzoo.attention_maps import attention_rows, find_peak, plot_overlay, upsample
 from hf_attnzoo.models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
 from hf_attnzoo.models.processing_show_attend_tell import ShowAttendTellProcessor
+from hf_attnzoo.pipelines import CaptioningPipeline
 from hf_attnzoo.testing import scattered
 
 WORDS = "uno due tre quattro cinque sei"
@@ -81,6 +83,34 @@ def test_many_at_a_time(model, processor, image):
     assert [row.shape for row in rows] == [(5, 4, 4), (2, 4, 4)]
     for picture, caption, row in zip(images, captions, rows, strict=True):
         np.testing.assert_allclose(row, attention_map(model, processor, picture, caption).weights, atol=1e-6)
+
+
+BACKBONES = {
+    "convolutions": ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", out_features=["stage1"]
+    ),
+    "attention": Dinov2Config(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=4, out_features=["stage1"]
+    ),
+}
+
+
+@pytest.mark.parametrize("backbone", BACKBONES.values(), ids=BACKBONES)
+def test_a_backbone_is_left_as_it_is(processor, image, backbone):
+    config = ShowAttendTellConfig(
+        vocab_size=10, embedding_size=8, hidden_size=8, image_size=16, backbone_config=backbone
+    )
+    model = scattered(ShowAttendTellForConditionalGeneration(config), seed=1).eval()
+    before = model.model.encoder.backbone.config._attn_implementation
+    result = attention_map(model, processor, image, "tre uno")
+    ids = [*processor.tokenizer.convert_tokens_to_ids(["tre", "uno"]), 3]
+    np.testing.assert_allclose(result.weights, forward_grids(model, processor, image, ids), atol=1e-6)
+    pipe = CaptioningPipeline(
+        model=model, tokenizer=processor.tokenizer, image_processor=processor.image_processor, max_new_tokens=3
+    )
+    [record] = pipe(image, return_alignments=True)
+    np.testing.assert_allclose(np.sum(record["alignment"], (1, 2)), 1, atol=1e-5)
+    assert model.model.encoder.backbone.config._attn_implementation == before
 
 
 def test_refuses_clearly(model, processor, image):

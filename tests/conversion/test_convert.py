@@ -101,6 +101,52 @@ def test_parts_lie_beside_their_index(saved, tmp_path):
         read_checkpoint(saved)
 
 
+def test_weights_that_are_none_are_refused(saved, tmp_path):
+    weights = saved / "model.safetensors"
+    content = weights.read_bytes()
+    # Neither noise nor a file that was cut short on its way.
+    for broken in (b"noise" * 20, content[:-1]):
+        weights.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"model\.safetensors can't be read as safetensors"):
+            convert(saved, tmp_path / "ours")
+    for index in ({}, {"weight_map": ["model.safetensors"]}, {"weight_map": {"transformer.wte.weight": 3}}):
+        (saved / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(ValueError, match=r"index\.json must have a weight_map"):
+            convert(saved, tmp_path / "ours")
+
+
+def test_a_setting_of_a_wrong_type_is_named(saved, tmp_path):
+    config = json.loads((saved / "config.json").read_text())
+    for change, words in (({"n_layer": "two"}, "wrong type: .*n_layer"), ({"model_type": ["gpt2"]}, "no model_type")):
+        (saved / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(ValueError, match=f"(?s){words}"):
+            convert(saved, tmp_path / "ours")
+
+
+def test_a_file_is_no_folder_to_write_to(saved, tmp_path):
+    # save_pretrained only logs an error.
+    (tmp_path / "file").write_text("mine")
+    run = CliRunner().invoke(app, ["convert", str(saved), str(tmp_path / "file")])
+    assert run.exit_code == 2
+    assert "is a file: take a folder" in " ".join(run.output.split())
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"model": [1, 2], "model_args": {}}, "must be mappings, got .*dict.*list"),
+        ({"model": {}, "model_args": [1]}, "must be mappings, got .*list.*dict"),
+        ({"model": {"a": 3}, "model_args": {}}, "must hold tensors by their names"),
+        ({"model": {1: torch.ones(1)}, "model_args": {}}, "must hold tensors by their names"),
+    ],
+)
+def test_a_training_file_of_something_else(content, words, tmp_path):
+    torch.save(content, tmp_path / "ckpt.pt")
+    with pytest.raises(ValueError, match=words):
+        convert(tmp_path / "ckpt.pt", tmp_path / "ours")
+
+
 def test_weights_are_taken_one_by_one():
     weights = Weights(a=torch.ones(1), b=torch.zeros(1))
     assert weights.take("a") == 1

@@ -150,6 +150,10 @@ class TestGPT2:
         convert(tmp_path / "stock", tmp_path / "ours")
         config = GPTConfig.from_pretrained(tmp_path / "ours")
         assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (None, None, None)
+        gpt2(bos_token_id=0, eos_token_id=[3, 50256], pad_token_id=-1).save_pretrained(tmp_path / "stock")
+        convert(tmp_path / "stock", tmp_path / "ours")
+        config = GPTConfig.from_pretrained(tmp_path / "ours")
+        assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (None, 0, [3])
 
     def test_what_has_no_place_is_named(self, tmp_path):
         cases = (
@@ -320,6 +324,10 @@ class TestNanoGPT:
         config = ours.config
         assert (config.dropout, config.attention_dropout, config.use_bias) == (0.25, 0.25, bias)
         assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (None, None, None)
+        gpt2(bos_token_id=0, eos_token_id=[3, 50256], pad_token_id=-1).save_pretrained(tmp_path / "stock")
+        convert(tmp_path / "stock", tmp_path / "ours")
+        config = GPTConfig.from_pretrained(tmp_path / "ours")
+        assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (None, 0, [3])
         assert ours.generate(IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=4).shape == (2, 9)
         convert(target, tmp_path / "stock", to="transformers")
         close(GPT2LMHeadModel.from_pretrained(tmp_path / "stock")(IDS).logits, expected)

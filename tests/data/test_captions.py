@@ -121,8 +121,20 @@ def test_folders_of_splits(tmp_path, own_metadata):
         assert theirs["caption"] == COLOURS[:3]
         # A file in the folder of a split is that split, and no other
         assert load_captions(tmp_path / "train" / "metadata.csv", "train")["caption"] == COLOURS[:3]
+        with pytest.raises(ValueError, match=r"split='validation': .*metadata\.csv lies in the folder of train"):
+            load_captions(tmp_path / "train", "validation")
     else:
         assert load_captions(tmp_path)["caption"] == COLOURS
+
+
+def test_a_split_without_a_folder_is_not_taken_from_the_others(tmp_path):
+    names = [f"{split}/{i}.png" for split in ("train", "test") for i in range(40)]
+    for name in names:
+        picture(tmp_path / name)
+    write(tmp_path / "metadata.csv", [(name, name) for name in names])
+    assert load_captions(tmp_path, "train")["caption"] == names[:40]
+    with pytest.raises(ValueError, match="has the folders train, test, and none for this split"):
+        load_captions(tmp_path, "validation")
 
 
 def test_without_folders_a_hash_deals_the_images(tmp_path):

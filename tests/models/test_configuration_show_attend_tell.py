@@ -88,6 +88,8 @@ def test_types_are_checked(name, value):
 def test_a_backbone_of_no_known_kind_is_refused():
     with pytest.raises((ValueError, KeyError), match="vgg_from_mars"):
         ShowAttendTellConfig(backbone_config={"model_type": "vgg_from_mars"})
+    with pytest.raises(ValueError, match=r"backbone_config=\{'depths': \[1\]\} has no model_type"):
+        ShowAttendTellConfig(backbone_config={"depths": [1]})
 
 
 def test_everything_survives_json(tmp_path):

@@ -227,6 +227,18 @@ class TestAssistance:
             assert torch.equal(model.generate(prompt, assistant_model=assistant, **options), plain)
             assert torch.equal(model.generate(prompt, assistant_model=model, **options), plain)
 
+    def test_nor_does_leaving_early(self):
+        model, depths = build("gpt2"), []
+        first, last = model.model.stack.layers[0], model.model.stack.layers[-1]
+        for layer in (first, last):
+            layer.register_forward_hook(lambda layer, *_: depths.append(layer is last))
+        prompt, options = torch.tensor([[4, 9, 7, 5]]), {"max_new_tokens": 12, "suppress_tokens": [END]}
+        plain = model.generate(prompt, **options)
+        depths.clear()
+        assert torch.equal(model.generate(prompt, assistant_early_exit=1, **options), plain)
+        assert sum(depths) < len(depths) - sum(depths), "no layer was left out"
+        assert model.config.num_hidden_layers == len(model.model.stack.layers)
+
     def test_nor_does_looking_up_in_the_prompt(self, monkeypatch):
         model, lengths = build("gpt2"), []
         forward = GPTForCausalLM.forward
@@ -249,6 +261,8 @@ class TestTooLong:
         model = build("gpt2")
         with pytest.raises(ValueError, match=r"reach 32, but.* 0 to 31.*max_position_embeddings=32"):
             model(torch.full((1, 33), 5))
+        with pytest.raises(ValueError, match=r"reach -1, but.*none is negative"):
+            model(torch.full((1, 2), 5), position_ids=torch.tensor([[-1, 0]]))
         with pytest.raises(ValueError, match=r"32.*31"):
             model.generate(LEFT[:1], max_new_tokens=30, suppress_tokens=[END])
         # The last word that is written is not read.

@@ -512,6 +512,33 @@ class TestCopying:
         assert encoding["copy_ids"] == [4, 6, 5, 3]
         assert tokenizer.decode_copied(encoding["labels"], "a\u00e9b", skip_special_tokens=True) == "b\u00e9"
 
+    def test_a_character_that_lower_case_makes_two_of(self):
+        # The capital I with a dot, as Turkish has it, becomes an i and a combining dot.
+        tokenizer = train_tokenizer("character", ["i\u0307"], ["i\u0307"], lowercase=True, copy_slots=2)
+        i, dot = tokenizer.convert_tokens_to_ids(["i", "\u0307"])
+        encoding = tokenizer("x\u0130\u0130y", text_target="\u0130y")
+        slots = list(tokenizer.slot_ids)
+        assert encoding["copy_ids"] == [slots[0], i, dot, i, dot, slots[1], 3]
+        assert encoding["labels"] == [i, dot, slots[1], 3]
+        assert tokenizer.decode_copied(encoding["copy_ids"][:-1], "xIIy".replace("I", "\u0130")) == "xi\u0307i\u0307y"
+
+    def test_slots_stay_the_last(self, copier):
+        before = copier.get_vocab()
+        for add in (
+            copier.add_tokens,
+            lambda tokens: copier.add_special_tokens({"additional_special_tokens": tokens}),
+        ):
+            with pytest.raises(ValueError, match=r"tokens zebra would come behind the copy_slots=2 entries"):
+                add(["now", "zebra"])
+        assert copier.get_vocab() == before
+        assert copier.source_tokenizer.get_vocab() == SPECIAL_IDS | {"call": 4, ".": 5, "now": 6}
+        # What is there already comes behind nothing.
+        copier.add_tokens(["now"])
+        assert copier.get_vocab() == before
+        without = train_tokenizer("word", ["call"], ["now"], copy_slots=0)
+        assert without.add_tokens(["zebra"]) == 1
+        assert without("zebra")["copy_ids"] == [5, 3]
+
     def test_no_slots_copy_what_both_sides_know(self):
         tokenizer = train_tokenizer("bpe", ["the cat"] * 3, ["the dog"] * 3, copy_slots=0)
         source, target = tokenizer_sides(tokenizer)
@@ -540,7 +567,8 @@ class TestCopying:
             ({"copy_slots": -1}, "copy_slots must be an int of at least 0, or None, got -1"),
             ({"copy_slots": 1.5}, "got 1.5"),
             ({"copy_slots": 1, "kind": "bpe"}, "copy_slots=1 needs one kind .* 'bpe' and 'bpe'"),
-            ({"copy_slots": 1, "kind": "byte-bpe"}, "copy_slots=1 needs one kind"),
+            ({"copy_slots": True}, "got True"),
+            ({"copy_slots": 1, "kind": "byte-bpe", "vocab_size": 300}, "needs one kind .* 'byte-bpe' and 'byte-bpe'"),
             ({"copy_slots": 1, "kind": ("word", "character")}, "copy_slots=1 needs one kind"),
             ({"copy_slots": 0, "shared": True, "causal": True}, "copy_slots=0 .* causal=True"),
         ],
@@ -561,6 +589,8 @@ class TestCopying:
             copier(["a", "b"], text_target=["c"])
         with pytest.raises(ValueError, match="return_overflowing_tokens"):
             copier(["a b c d"], return_overflowing_tokens=True, truncation=True, max_length=2)
+        with pytest.raises(ValueError, match="sources must be a list of texts, got one string: 'ab'"):
+            copier.batch_decode([[6], [7]], sources="ab")
         backends = [copy.deepcopy(side.backend_tokenizer) for side in tokenizer_sides(copier)]
         with pytest.raises(ValueError, match="copy_slots=3: the target vocabulary has no such entries"):
             AttnZooTokenizer(tokenizer_object=backends[0], target_tokenizer_object=backends[1], copy_slots=3)

@@ -164,6 +164,19 @@ def test_an_assistant_changes_nothing():
         assert torch.equal(model.generate(source, assistant_model=assistant, max_new_tokens=10), plain)
 
 
+def test_leaving_early_changes_nothing_either():
+    model = build("paper", num_decoder_layers=2)
+    source = SOURCES[1][SOURCES[1] != 1][None]
+    last = []
+    model.model.decoder.stack.layers[-1].register_forward_hook(lambda *_: last.append(1))
+    first = []
+    model.model.decoder.stack.layers[0].register_forward_hook(lambda *_: first.append(1))
+    plain = model.generate(source, max_new_tokens=10)
+    assert len(first) == len(last)
+    assert torch.equal(model.generate(source, assistant_early_exit=1, max_new_tokens=10), plain)
+    assert len(first) > len(last), "no layer was left out"
+
+
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_packed_pairs_are_as_they_are_alone(implementation):
     model = build("pre-norm")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
+from hf_attnzoo.conversion.marian import layer_names
 from hf_attnzoo.models.configuration_transformer import TransformerConfig
 from hf_attnzoo.models.modeling_transformer import TransformerForConditionalGeneration
 
@@ -320,29 +321,6 @@ def test_dropout_is_on_inputs_and_on_what_sublayers_add():
     )
 
 
-def shared_weights(stock, layer_pairs):
-    """Ours -> theirs, of what Marian and BART have in common; a list is several of theirs side by side."""
-    names = {}
-    for side, layers in layer_pairs:
-        for index in range(layers):
-            mine, theirs = f"model.{side}.stack.layers.{index}", f"model.{side}.layers.{index}"
-            attentions = [("self_attn", "self_attn", ["qkv"])]
-            if side == "decoder":
-                attentions.append(("cross_attn", "encoder_attn", ["q", "kv"]))
-            for kind in ("weight", "bias"):
-                for own, other, projections in attentions:
-                    for letters in projections:
-                        names[f"{mine}.{own}.{letters}_proj.{kind}"] = [
-                            f"{theirs}.{other}.{letter}_proj.{kind}" for letter in letters
-                        ]
-                    names[f"{mine}.{own}.out_proj.{kind}"] = [f"{theirs}.{other}.out_proj.{kind}"]
-                    names[f"{mine}.{own}_norm.{kind}"] = [f"{theirs}.{other}_layer_norm.{kind}"]
-                names[f"{mine}.feed_forward.up_proj.{kind}"] = [f"{theirs}.fc1.{kind}"]
-                names[f"{mine}.feed_forward.down_proj.{kind}"] = [f"{theirs}.fc2.{kind}"]
-                names[f"{mine}.feed_forward_norm.{kind}"] = [f"{theirs}.final_layer_norm.{kind}"]
-    return names
-
-
 def pair_of(kind: str, options: dict):
     """A stock model with random weights, ours with the same, and the names that say which is which."""
     ids = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
@@ -394,17 +372,13 @@ def pair_of(kind: str, options: dict):
     mine = TransformerForConditionalGeneration(config).eval()
     mine.set_attn_implementation(options["implementation"])
     stock.set_attn_implementation(options["implementation"])
-    names = shared_weights(stock, [("encoder", options["encoder_layers"]), ("decoder", options["decoder_layers"])])
+    pairs = layer_names(kind, config).items()
+    names = {f"model.{own}": [f"model.{other}" for other in others] for own, others in pairs}
     if shared:
         names["model.encoder.embed_tokens.weight"] = ["model.shared.weight"]
     else:
         for side in ("encoder", "decoder"):
             names[f"model.{side}.embed_tokens.weight"] = [f"model.{side}.embed_tokens.weight"]
-    if kind == "bart":
-        for side in ("encoder", "decoder"):
-            names[f"model.{side}.inputs.positions.table.weight"] = [f"model.{side}.embed_positions.weight"]
-            for part in ("weight", "bias"):
-                names[f"model.{side}.inputs.norm.{part}"] = [f"model.{side}.layernorm_embedding.{part}"]
     theirs = dict(stock.named_parameters())
     assert set(names) | {"lm_head.bias"} == {name for name, _ in mine.named_parameters()}
     for name, parameter in mine.named_parameters():

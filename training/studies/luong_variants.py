@@ -79,7 +79,7 @@ def draw(rows: dict[str, dict[str, Any]], path: Path) -> None:
         axes.barh(place, 100 * value, color=colour, alpha=1.0 if "feeding" in name else 0.6)
         axes.plot([100 * low, 100 * high], [place, place], color="black", linewidth=1)
     axes.set_yticks(range(len(rows)), list(rows))
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 100)
     axes.set_xlabel("exact match on unseen strings, %, with 95 % intervals")
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,6 +1,7 @@
 """From picture to text: images and their captions."""
 
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,20 @@ import datasets
 import numpy as np
 import torch
 from datasets import Dataset
+from PIL import Image
 from transformers import AutoProcessor, PreTrainedModel
 
 from ...attention_maps import attention_map, plot_overlays
 from ...data import CaptionCollator, load_caption_source, one_row_per_caption, references
 from ...evaluation import pointing_hits, share_of_hits, wilson_interval
 from ...hub import CardTexts
-from ...models.image_processing_show_attend_tell import ShowAttendTellImageProcessor
+from ...models.image_processing_show_attend_tell import ShowAttendTellImageProcessor, rgb_pixels
 from ...models.processing_show_attend_tell import ShowAttendTellProcessor
 from ...models.tokenization_attnzoo import train_tokenizer
 from ...registry import FAMILIES
 from .writing import WritingTask
+
+logger = logging.getLogger(__name__)
 
 EXAMPLE = "example.png"
 
@@ -56,7 +60,8 @@ class CaptioningTask(WritingTask):
         stored = rows.select_columns(["image", "caption"]).cast_column("image", datasets.Image(decode=False))
         for row in stored:
             image = row["image"]
-            digest.update(image["bytes"] or str(image["path"]).encode())
+            # A file counts by what is in it: another under the same name is another picture
+            digest.update(image["bytes"] or Path(image["path"]).read_bytes())
             digest.update(f"\0{row['caption']}\0".encode())
         return digest.hexdigest()
 
@@ -83,10 +88,24 @@ class CaptioningTask(WritingTask):
             min_frequency=section.min_frequency,
             lowercase=section.lowercase,
         )
-        config_class = FAMILIES[self.recipe.family].config_class
-        preset = config_class.presets.get(self.recipe.model.get("preset"), {})
-        size = ({"image_size": config_class.image_size} | preset | self.recipe.model)["image_size"]
+        size = self._image_size()
         return ShowAttendTellProcessor(ShowAttendTellImageProcessor(size=size), tokenizer)
+
+    def _image_size(self) -> int:
+        fields, config_class = self.recipe.model, FAMILIES[self.recipe.family].config_class
+        name, presets = fields.get("preset"), config_class.presets
+        if name is not None and name not in list(presets):
+            raise ValueError(f"model.preset={name!r} is none of {', '.join(presets)}")
+        preset = {} if name is None else presets[name]
+        size = ({"image_size": config_class.image_size} | preset | fields)["image_size"]
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"model.image_size={size!r} must be an integer of at least 1")
+        channels = fields.get("num_channels", 3)
+        if channels != 3:
+            raise ValueError(
+                f"model.num_channels={channels}: recipes make every picture RGB, 3 channels; leave it out"
+            )
+        return size
 
     def vocabulary(self, processor: ShowAttendTellProcessor) -> dict[str, int]:
         return {"captions": len(processor.tokenizer)}
@@ -103,6 +122,7 @@ class CaptioningTask(WritingTask):
             message = f"row {first} has a caption of {len(labels[first])} tokens, with max_target_length={limit}"
             if self.recipe.data.on_too_long == "raise" or not kept:
                 raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
+            logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
         rows = rows.select(kept)
         prepared = rows.select_columns(["image", "caption"])
         return prepared.add_column("labels", [labels[number] for number in kept]), rows
@@ -124,11 +144,15 @@ class CaptioningTask(WritingTask):
         return ["attnzoo", "caption", str(folder), str(folder / EXAMPLE)]
 
     def write_extras(self, rows: Dataset, folder: Path) -> None:
-        rows[0]["image"].convert("RGB").save(folder / EXAMPLE)
+        # As the model sees it: a plain conversion would forget what is transparent, and cut 16 bits off at 8
+        pixels = rgb_pixels(rows[0]["image"]).round().astype(np.uint8)
+        Image.fromarray(pixels).save(folder / EXAMPLE)
 
     def draw(self, model: PreTrainedModel, processor: ShowAttendTellProcessor, rows: Dataset, path: Path) -> None:
         maps = [attention_map(model, processor, row["image"]) for row in rows]
-        plot_overlays(maps, path, titles=[item.text for item in maps])
+        # The picture itself and all its words in a row, if they are few.
+        columns = min(max(len(item.words) for item in maps) + 1, 12)
+        plot_overlays(maps, path, titles=[item.text for item in maps], columns=columns)
 
     def parts(self, processor: ShowAttendTellProcessor) -> dict[str, Any]:
         return {"tokenizer": processor.tokenizer, "image_processor": processor.image_processor, "processor": processor}

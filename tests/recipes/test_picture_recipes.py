@@ -3,7 +3,10 @@
 import json
 import re
 
+import numpy as np
 import pytest
+from datasets import Dataset, Features, Value
+from datasets import Image as ImageFeature
 from PIL import Image
 from rich.console import Console
 from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
@@ -11,6 +14,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, pipeline
 from hf_attnzoo.data import load_caption_source, load_source
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
+from hf_attnzoo.recipes.tasks.captioning import CaptioningTask
 
 CONTENT = {
     "name": "tiny-shapes",
@@ -97,12 +101,37 @@ def test_a_picture_for_each_map(tiny):
         assert picture.height > 2 * 150
 
 
-def test_captions_that_are_too_long_are_skipped(tmp_path):
+def test_the_example_is_what_the_model_saw(tmp_path):
+    transparent = Image.new("RGBA", (8, 8), (200, 0, 0, 0))
+    deep = Image.fromarray(np.full((8, 8), 0x8000, dtype=np.uint16))
+    task = CaptioningTask(recipe(tmp_path / "run"))
+    # On white, and half as bright as white
+    for picture, level in ((transparent, 255), (deep, 128)):
+        task.write_extras([{"image": picture}], tmp_path)
+        with Image.open(tmp_path / "example.png") as example:
+            assert (example.mode, example.getextrema()) == ("RGB", ((level, level),) * 3)
+
+
+def test_another_picture_under_the_same_name_is_other_data(tmp_path):
+    task, file = CaptioningTask(recipe(tmp_path / "run")), tmp_path / "a.png"
+    digests = set()
+    for colour in ("red", "blue", "red"):
+        Image.new("RGB", (2, 2), colour).save(file)
+        features = Features({"image": ImageFeature(), "caption": Value("string")})
+        rows = Dataset.from_dict({"image": [str(file)], "caption": ["a"]}, features=features)
+        digests.add(task.digest(rows))
+    assert len(digests) == 2
+
+
+def test_captions_that_are_too_long_are_skipped(tmp_path, caplog):
     # A picture of one shape has three words and an end, one of two shapes more.
     changes = {"data__max_target_length": 4, "data__options": {"image_size": 32, "single_share": 0.5}}
     result = run_recipe(recipe(tmp_path / "run", **changes), Console(quiet=True))
     assert all(len(caption.split()) == 3 for _, caption, _ in result.samples)
     assert not re.search(r": 60 train", (result.model / "README.md").read_text())
+    rows = load_caption_source("shapes", "train", size=60, image_size=32, single_share=0.5)
+    count = sum(len(caption.split()) > 3 for caption in rows["caption"])
+    assert f"max_target_length=4: such rows are skipped, {count} of 60" in caplog.text
 
 
 def test_a_folder_of_pictures_trains_on_each_of_their_captions(tmp_path):
@@ -135,6 +164,13 @@ def test_a_folder_of_pictures_trains_on_each_of_their_captions(tmp_path):
         ({"tokenizer__shared": True}, "tokenizer.shared=True is for pairs of texts"),
         ({"tokenizer__copy_slots": 3}, "tokenizer.copy_slots=3 is for pairs of texts"),
         ({"model__vocab_size": 9}, "model.vocab_size follows from the tokenizer"),
+        ({"model__image_size": "64"}, "model.image_size='64' must be an integer of at least 1"),
+        ({"model__image_size": 0}, "model.image_size=0 must be an integer of at least 1"),
+        ({"model__image_size": None}, "model.image_size=None must be an integer of at least 1"),
+        ({"model__num_channels": 1}, "model.num_channels=1: recipes make every picture RGB"),
+        ({"model__preset": ["tiny"]}, "model.preset=['tiny'] is none of paper, paper-hard, tiny"),
+        ({"model__preset": "tinny"}, "model.preset='tinny' is none of paper, paper-hard, tiny"),
+        ({"model__backbone_config": {"a": 1}}, "backbone_config={'a': 1} has no model_type"),
     ],
 )
 def test_what_can_not_be_done_is_refused_before_training(tmp_path, monkeypatch, changes, message):
