@@ -143,8 +143,6 @@ class MaskingCollator:
                 begins = ~self._inner[ids]
             else:
                 raise ValueError(f"unit={self.unit!r} needs rows with word_ids: the tokenizer marks no token with ##")
-            # What stands beside a special token begins anew.
-            begins[1:] |= ~free[:-1]
         numbers = begins.cumsum()
         places = np.flatnonzero(free)
         cuts = np.flatnonzero(np.diff(numbers[places])) + 1
