@@ -250,7 +250,6 @@ def test_lists_and_batches():
         (with_pixels("I", [-1, 70000]), "levels from -1 to 70000; grey goes from 0 to 65535"),
         (Image.new("RGB", (0, 4)), "images has 4 rows and 0 columns"),
     ],
-    ids=repr,
 )
 def test_refuses_bad_images(images, message):
     with pytest.raises(ValueError, match=message):
