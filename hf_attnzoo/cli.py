@@ -113,26 +113,24 @@ def caption(
 def write(
     model: ModelArgument,
     prompt: Annotated[str, typer.Argument(help="What the text begins with.")] = "",
-    max_new_tokens: LengthOption = 200,
+    max_new_tokens: LengthOption = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="Draw from the model's probabilities, sharpened below 1.")
+        float | None,
+        typer.Option(min=0.0, help="Draw from the model's probabilities, sharpened below 1; 0 takes the likeliest."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
 ) -> None:
     """Go on with a text, a token at a time, as a language model would."""
     from transformers import TextStreamer, set_seed
 
-    options = {"do_sample": True, "temperature": temperature} if temperature else {}
+    options = _generation_options(max_new_tokens=max_new_tokens, temperature=temperature or None)
     set_seed(seed)
     with _plain_errors():
         pipe = _pipeline(model, "causal-lm")
+        # Left to itself the pipeline draws, whatever the model's own settings are.
+        options["do_sample"] = bool(pipe.model.generation_config.do_sample if temperature is None else temperature)
         # The streamer prints the text as it comes, the prompt too.
-        pipe(
-            prompt,
-            max_new_tokens=max_new_tokens,
-            streamer=TextStreamer(pipe.tokenizer, skip_special_tokens=True),
-            **options,
-        )
+        pipe(prompt, streamer=TextStreamer(pipe.tokenizer, skip_special_tokens=True), **options)
 
 
 @app.command()

@@ -9,7 +9,9 @@ import pytest
 import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from typer.testing import CliRunner
 
+from hf_attnzoo.cli import app
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
 from hf_attnzoo.recipes.tasks import language_modeling
@@ -65,6 +67,12 @@ def recipe(text, output, family="gpt", **changes):
     return build_recipe(content)
 
 
+@pytest.fixture(scope="module")
+def written(text, tmp_path_factory):
+    """Folder of a small GPT that was trained a little."""
+    return run_recipe(recipe(text, tmp_path_factory.mktemp("gpt") / "run"), Console(quiet=True)).model
+
+
 @pytest.mark.parametrize("family", MODELS)
 def test_the_scores_are_those_of_the_saved_model(text, tmp_path, family):
     result = run_recipe(recipe(text, tmp_path / "run", family), Console(quiet=True))
@@ -95,6 +103,26 @@ def test_the_scores_are_those_of_the_saved_model(text, tmp_path, family):
     assert 'write = pipeline("text-generation", model="path/to/this/folder")' in card
     assert not (result.model / "attention.png").exists()
     assert result.next_command[:2] == ["attnzoo", "write"]
+
+
+@pytest.mark.parametrize("options", [[], ["--max-new-tokens", "3"], ["--temperature", "0"]], ids=" ".join)
+def test_write_goes_on_as_the_model_would(written, options):
+    # Settings of the model: greedy, five tokens
+    model = AutoModelForCausalLM.from_pretrained(written)
+    tokenizer = AutoTokenizer.from_pretrained(written)
+    count = 3 if "3" in options else 5
+    ids = model.generate(**tokenizer("ab ba", return_tensors="pt", return_token_type_ids=False), max_new_tokens=count)
+    done = CliRunner().invoke(app, ["write", str(written), "ab ba", *options])
+    assert done.exit_code == 0, done.output
+    assert done.stdout == tokenizer.decode(ids[0], skip_special_tokens=True) + "\n"
+
+
+def test_write_draws_by_its_seed(written):
+    def write(*options: str) -> str:
+        return CliRunner().invoke(app, ["write", str(written), "ab", "--temperature", "5", *options]).stdout
+
+    assert write("--seed", "1") == write("--seed", "1")
+    assert len({write("--seed", str(seed)) for seed in range(5)}) > 2
 
 
 def test_row_losses_by_hand():
