@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -19,6 +20,12 @@ SETUP = ("pip install", "python -m pytest", "ruff ")
 SHORT = {
     "quickstart": ["max_steps=10", "eval_steps=10"],
     "parallel-text": ["max_steps=4", "eval_steps=4"],
+    "shapes": ["max_steps=4", "eval_steps=4"],
+    "image-folder": ["max_steps=4", "eval_steps=4"],
+}
+SMALL = {
+    "parallel-text": ["tokenizer.vocab_size=300", "model.hidden_size=8", "generation.max_new_tokens=5"],
+    "image-folder": ["model.image_size=32", "model.encoder_channels=[4, 8]", "generation.max_new_tokens=5"],
 }
 SHORT_DATA = ["data.train.size=300", "data.validation.size=10", "data.test.size=10"]
 
@@ -32,13 +39,11 @@ def shortened(arguments: list[str]) -> list[str]:
     for recipe, settings in SHORT.items():
         if recipe in arguments:
             arguments = [*arguments, *(f"training.{setting}" for setting in settings)]
-            if recipe == "quickstart":
-                arguments += SHORT_DATA
-            else:
-                arguments += ["tokenizer.vocab_size=300", "model.hidden_size=8", "generation.max_new_tokens=5"]
-    if arguments[0] == "python" and arguments[1].endswith("bottleneck.py"):
-        small = [*SHORT_DATA, "training.max_steps=2", "training.eval_steps=2", "model.hidden_size=8"]
-        arguments = [*arguments, *small, "--per-length", "2", "--output", "."]
+            arguments += SMALL.get(recipe, SHORT_DATA)
+    if arguments[0] == "python" and "/studies/" in arguments[1]:
+        small = [*SHORT_DATA, "training.max_steps=1", "training.eval_steps=1", "model.hidden_size=8"]
+        arguments = [*arguments, *small, "--output", "."]
+        arguments += ["--per-length", "2"] if arguments[1].endswith("bottleneck.py") else []
     return arguments
 
 
@@ -48,6 +53,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     (folder / "training").symlink_to(ROOT / "training")
     lines = [f"wort{index} zwei\tword{index} two\n" for index in range(200)]
+    (folder / "pictures").mkdir()
+    captions = ["file_name,caption"]
+    for index in range(80):
+        Image.new("RGB", (8, 8), (3 * index, 0, 0)).save(folder / "pictures" / f"{index}.png")
+        captions.append(f"{index}.png,red")
+    (folder / "pictures" / "metadata.csv").write_text("\n".join(captions), encoding="utf-8")
     (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
     return folder
 
@@ -87,7 +98,9 @@ def test_readme_runs_from_top_to_bottom(folder):
     assert (folder / "runs/quickstart/model/attention.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "map.png").is_file()
     assert (folder / "map.svg").is_file()
+    assert (folder / "where.png").is_file()
     assert (folder / "bottleneck.png").is_file()
+    assert (folder / "luong_variants.png").is_file()
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
