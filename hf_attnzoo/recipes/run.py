@@ -11,7 +11,7 @@ from datasets import Dataset, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
 
-from ..data import token_lengths
+from ..data import SPLITS, token_lengths
 from ..hub import RunFacts
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config
@@ -22,8 +22,6 @@ from .schema import Recipe, nearest
 from .tasks import make_task, trainable
 from .tasks.base import Task
 from .trainer import ZooTrainer
-
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

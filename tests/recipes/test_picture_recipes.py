@@ -160,7 +160,7 @@ def test_a_folder_of_pictures_trains_on_each_of_their_captions(tmp_path):
         ({"data__on_too_long": "truncate"}, "data.on_too_long=truncate is for texts"),
         ({"data__max_target_length": 2}, "row 0 has a caption of"),
         ({"data__source": "shape"}, "did you mean the built-in source 'shapes'"),
-        ({"tokenizer__kind": ["word", "word"]}, "must be one value: captions have one vocabulary"),
+        ({"tokenizer__kind": ["word", "word"]}, "must be one value: there is one vocabulary"),
         ({"tokenizer__shared": True}, "tokenizer.shared=True is for pairs of texts"),
         ({"tokenizer__copy_slots": 3}, "tokenizer.copy_slots=3 is for pairs of texts"),
         ({"model__vocab_size": 9}, "model.vocab_size follows from the tokenizer"),

@@ -33,6 +33,27 @@ class Outcome:
     outputs: list[str]
 
 
+def one_vocabulary(recipe: Recipe) -> dict[str, Any]:
+    """Arguments of `train_tokenizer` for data with one vocabulary.
+
+    Args:
+        recipe: whose `tokenizer` section counts.
+
+    Raises:
+        ValueError: if it says something that is for pairs of texts.
+    """
+    section = recipe.tokenizer
+    for name in ("shared", "copy_slots"):
+        value = getattr(section, name)
+        if value not in (False, None):
+            raise ValueError(f"tokenizer.{name}={value} is for pairs of texts: leave it out")
+    settings = {name: getattr(section, name) for name in ("kind", "vocab_size", "min_frequency", "lowercase")}
+    for name, value in settings.items():
+        if isinstance(value, list):
+            raise ValueError(f"tokenizer.{name}={value} must be one value: there is one vocabulary")
+    return settings
+
+
 class Task(ABC):
     """One kind of data, and what a run does with it.
 

@@ -20,6 +20,7 @@ from ...models.image_processing_show_attend_tell import ShowAttendTellImageProce
 from ...models.processing_show_attend_tell import ShowAttendTellProcessor
 from ...models.tokenization_attnzoo import train_tokenizer
 from ...registry import FAMILIES
+from .base import one_vocabulary
 from .writing import WritingTask
 
 logger = logging.getLogger(__name__)
@@ -72,24 +73,8 @@ class CaptioningTask(WritingTask):
         return None
 
     def build_processor(self, rows: Dataset) -> ShowAttendTellProcessor:
-        section = self.recipe.tokenizer
-        for name in ("shared", "copy_slots"):
-            value = getattr(section, name)
-            if value:
-                raise ValueError(f"tokenizer.{name}={value} is for pairs of texts: leave it out")
-        for name in ("kind", "vocab_size", "min_frequency", "lowercase"):
-            value = getattr(section, name)
-            if isinstance(value, list):
-                raise ValueError(f"tokenizer.{name}={value} must be one value: captions have one vocabulary")
-        tokenizer = train_tokenizer(
-            section.kind,
-            rows["caption"],
-            vocab_size=section.vocab_size,
-            min_frequency=section.min_frequency,
-            lowercase=section.lowercase,
-        )
-        size = self._image_size()
-        return ShowAttendTellProcessor(ShowAttendTellImageProcessor(size=size), tokenizer)
+        tokenizer = train_tokenizer(source_texts=rows["caption"], **one_vocabulary(self.recipe))
+        return ShowAttendTellProcessor(ShowAttendTellImageProcessor(size=self._image_size()), tokenizer)
 
     def _image_size(self) -> int:
         fields, config_class = self.recipe.model, FAMILIES[self.recipe.family].config_class

@@ -16,8 +16,9 @@ from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrai
 from ...data import Seq2SeqCollator, cut_blocks, load_texts
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer
+from ..schema import DataSection, EvaluationSection
 from ..trainer import IGNORE_INDEX, ZooTrainer
-from .base import Outcome, Task
+from .base import Outcome, Task, one_vocabulary
 
 METRICS = ("cross_entropy", "perplexity", "bits_per_character")
 
@@ -57,25 +58,19 @@ class LanguageModelingTask(Task):
         return digest.hexdigest()
 
     def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
-        section, data = self.recipe.tokenizer, self.recipe.data
-        for name, value in (
-            ("tokenizer.shared", section.shared),
-            ("tokenizer.copy_slots", section.copy_slots),
-            ("data.max_source_length", data.max_source_length),
-            ("data.max_target_length", data.max_target_length),
+        data, evaluation = self.recipe.data, self.recipe.evaluation
+        for name, value, default in (
+            ("data.max_source_length", data.max_source_length, None),
+            ("data.max_target_length", data.max_target_length, None),
+            ("data.on_too_long", data.on_too_long, DataSection.on_too_long),
+            ("evaluation.tokenize", evaluation.tokenize, EvaluationSection.tokenize),
+            ("evaluation.lowercase", evaluation.lowercase, EvaluationSection.lowercase),
         ):
-            if value:
-                raise ValueError(f"{name}={value} is for pairs of texts: leave it out")
+            if value != default:
+                raise ValueError(f"{name}={value} means nothing to a language model: leave it out")
         if data.block_size is None:
             raise ValueError("data.block_size is missing: set it to the tokens that the model reads at a time")
-        return train_tokenizer(
-            section.kind,
-            rows["text"],
-            vocab_size=section.vocab_size,
-            min_frequency=section.min_frequency,
-            lowercase=section.lowercase,
-            causal=True,
-        )
+        return train_tokenizer(source_texts=rows["text"], causal=True, **one_vocabulary(self.recipe))
 
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return {"text": len(processor)}
