@@ -226,6 +226,22 @@ def convert(
 
 
 @app.command()
+def average(
+    checkpoints: Annotated[list[Path], typer.Argument(help="Folders of checkpoints of one model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+) -> None:
+    """Write a model whose weights are the mean of those of several checkpoints."""
+    from transformers.utils import logging
+
+    from .hub import average_checkpoints
+
+    logging.disable_progress_bar()
+    with _plain_errors():
+        folder = average_checkpoints(checkpoints, output)
+    typer.echo(f"{folder}: the mean of {len(checkpoints)} checkpoints")
+
+
+@app.command()
 def families() -> None:
     """List the families of models, and the recipes that ship."""
     from .recipes import shipped_recipes

@@ -137,7 +137,8 @@ def build_trainer(
         per_device_eval_batch_size=section.eval_batch_size,
         save_strategy="steps",
         save_steps=section.eval_steps,
-        save_total_limit=section.save_total_limit,
+        # The best one is among them, even where it is no longer one of the last.
+        save_total_limit=max(section.save_total_limit, (section.average_last or 0) + 1),
         restore_callback_states_from_checkpoint=True,
         logging_steps=section.logging_steps,
         load_best_model_at_end=True,

@@ -75,6 +75,17 @@ def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def checkpoints_in(folder: Path) -> dict[int, Path]:
+    """Checkpoints of a folder by their step, the earliest first, half-written ones among them.
+
+    Args:
+        folder: where the checkpoints are.
+    """
+    prefix = f"{PREFIX_CHECKPOINT_DIR}-"
+    steps = {path.name.removeprefix(prefix): path for path in folder.glob(f"{prefix}*")}
+    return {int(step): steps[step] for step in sorted((step for step in steps if step.isdigit()), key=int)}
+
+
 def last_complete_checkpoint(folder: Path, remove_others: bool = False) -> Path | None:
     """The newest checkpoint that was written to its end.
 
@@ -87,12 +98,8 @@ def last_complete_checkpoint(folder: Path, remove_others: bool = False) -> Path 
     Returns:
         The checkpoint's folder, or None.
     """
-    by_step = {
-        int(path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")): path
-        for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        if path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-").isdigit()
-    }
-    for step in sorted(by_step, reverse=True):
+    by_step = checkpoints_in(folder)
+    for step in reversed(by_step):
         try:
             state = json.loads((by_step[step] / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -12,11 +12,11 @@ from rich.console import Console
 from transformers import set_seed
 
 from ..data import SPLITS, token_lengths
-from ..hub import RunFacts
+from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config
 from .reporting import make_console, report, say
-from .resume import CHECKPOINTS, MODEL, claim_output, has_ended, load_best, read_state
+from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest
 from .tasks import make_task, trainable
@@ -89,6 +89,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     task.rehearse(trainer)
     checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero())
     train(trainer, checkpoint)
+    if recipe.training.average_last is not None:
+        average_last(trainer, recipe.training.average_last)
     seconds = trainer.seconds
     outcome = task.measure(trainer, processor, datasets["test"], rows["test"])
     if outcome is None:
@@ -215,3 +217,17 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     load_best(trainer.model, state, checkpoint)
     trainer.state = state
     trainer.start_clock(state)
+
+
+def average_last(trainer: ZooTrainer, number: int) -> None:
+    """Give a trained model the mean of its last checkpoints.
+
+    Args:
+        trainer: whose training has ended.
+        number: of checkpoints; a short run may have fewer.
+    """
+    # The last checkpoint of a run is its end, and every one up to it is whole.
+    checkpoints = checkpoints_in(Path(trainer.args.output_dir))
+    steps = [step for step in checkpoints if step <= trainer.state.global_step][-number:]
+    load_average(trainer.model, [checkpoints[step] for step in steps])
+    say(trainer.progress_report.console, f"mean of the {len(steps)} checkpoints at steps {', '.join(map(str, steps))}")

@@ -93,6 +93,8 @@ class TrainingSection:
         logging_steps: steps between reports of the loss.
         patience: evaluations without a better score until training stops. None: never.
         save_total_limit: checkpoints kept beside the best one.
+        average_last: the model is the mean of so many checkpoints, the last ones, rather than the best one. None: the
+            best one.
         num_workers: processes that collate batches; 0 does it in the main one.
         torch_compile: compile the model's forward.
         threads: CPU threads. None: torch's own choice.
@@ -116,6 +118,7 @@ class TrainingSection:
     logging_steps: int = 50
     patience: int | None = None
     save_total_limit: int = 2
+    average_last: int | None = None
     num_workers: int = 0
     torch_compile: bool = False
     threads: int | None = None
@@ -202,6 +205,7 @@ _LEAST = {
     "training.logging_steps": 1,
     "training.patience": 1,
     "training.save_total_limit": 1,
+    "training.average_last": 2,
     "training.num_workers": 0,
     "training.threads": 1,
     "evaluation.samples": 0,
