@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from . import analysis
+from .animation import animate_rows
+from .html import text_page, write_page
 from .plotting import plot_grid, render
 
 Span = tuple[int, int]
@@ -225,10 +227,7 @@ class AttentionMap:
         Returns:
             The page, which loads nothing from anywhere.
         """
-        from .html import text_page, write_page
-
-        page = text_page(self)
-        return write_page(page, path)
+        return write_page(text_page(self), path)
 
     def animate(self, path: str | PathLike, *, milliseconds: int = 400, **options) -> None:
         """Shows the target as it is written, a row at a time, in an animated picture.
@@ -244,8 +243,6 @@ class AttentionMap:
         Raises:
             ValueError: another suffix, or `milliseconds` below 1.
         """
-        from .animation import animate_rows
-
         animate_rows(self, path, milliseconds, **options)
 
     def _all_layers(self, what: str) -> tuple[np.ndarray, ...]:
