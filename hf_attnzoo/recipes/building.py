@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -24,6 +25,29 @@ _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_
 _LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
 
 
+def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:
+    """The `model` section of a recipe: fields of a configuration, and perhaps `preset`.
+
+    Args:
+        recipe: of the run.
+        family: row of the registry.
+
+    Raises:
+        ValueError: if a field is unknown, or not the recipe's to set.
+    """
+    fields = dict(recipe.model)
+    config_class = family.config_class
+    known = [field.name for field in dataclasses.fields(config_class)]
+    for name in fields:
+        if name != "preset" and name not in known:
+            raise ValueError(
+                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
+            )
+        if name in _FOLLOWS:
+            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    return fields
+
+
 def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
     """A fresh model of the recipe's family.
 
@@ -39,23 +63,14 @@ def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor
     Raises:
         ValueError: if a field is unknown, of the wrong type, or not the recipe's to set.
     """
-    fields = dict(recipe.model)
     config_class = family.config_class
-    known = [field.name for field in dataclasses.fields(config_class)]
-    for name in fields:
-        if name != "preset" and name not in known:
-            raise ValueError(
-                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
-            )
-        if name in _FOLLOWS:
-            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
-    fields |= task.model_fields(processor)
+    fields = model_settings(recipe, family) | task.model_fields(processor)
     preset = fields.pop("preset", None)
     try:
         config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
     except StrictDataclassError as error:
         raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
-    return family.model_class(family.head)(config)
+    return family.model_class(task.head)(config)
 
 
 def generation_config(recipe: Recipe, model: PreTrainedModel, longest: int) -> GenerationConfig:

@@ -19,7 +19,8 @@ from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest
-from .tasks import make_task, trainable
+from .starting import starting_model, starting_point, starting_processor
+from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
 from .trainer import ZooTrainer
 
@@ -65,7 +66,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     family = find_family(recipe)
-    task = make_task(family.task, recipe)
+    task = make_task(recipe.task or family.task, recipe)
+    task.check()
     set_seed(recipe.seed)
     disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
@@ -74,12 +76,20 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     rows = load_splits(recipe, task)
     for split, some in rows.items():
         say(console, f"{split}: {len(some):,} {task.card.unit}, such as {task.show(some[0])}")
-    processor = task.build_processor(rows["train"])
     digests = {split: task.digest(some) for split, some in rows.items()}
     datasets = {}
-    for split in SPLITS:
-        datasets[split], rows[split] = task.prepare(rows[split], processor)
-    model = build_model(recipe, family, task, processor)
+    with starting_point(recipe, family) as start:
+        if start is None:
+            processor = task.build_processor(rows["train"])
+        else:
+            processor = starting_processor(start, recipe, task, rows["train"], console)
+            digests["pretrained"] = start.digest()
+        for split in SPLITS:
+            datasets[split], rows[split] = task.prepare(rows[split], processor)
+        if start is None:
+            model = build_model(recipe, family, task, processor)
+        else:
+            model = starting_model(start, recipe, family, task, processor, console)
     longest = int(token_lengths(datasets["train"], "labels").max())
     model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -125,6 +135,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         example=task.example(rows["test"]),
         recipe=recipe.to_yaml(),
         has_map=len(pictured) > 0,
+        pretrained=recipe.pretrained.model,
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
     shutil.rmtree(output / CHECKPOINTS)
@@ -149,6 +160,15 @@ def find_family(recipe: Recipe) -> Family:
             f"did you mean {nearest(recipe.family, FAMILIES)!r}?"
         )
     family = FAMILIES[recipe.family]
+    if recipe.task is not None:
+        if recipe.task not in trainable():
+            raise ValueError(
+                f"task={recipe.task!r} is none of {', '.join(trainable())}; "
+                f"did you mean {nearest(recipe.task, trainable())!r}?"
+            )
+        if task_class(recipe.task).head not in family.config_class.auto_classes:
+            raise ValueError(f"task={recipe.task!r} needs a head that family={recipe.family!r} has not")
+        return family
     if family.task not in trainable():
         names = ", ".join(name for name, other in FAMILIES.items() if other.task in trainable())
         raise ValueError(

@@ -43,7 +43,7 @@ def save_run(
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(scratch, ignore_errors=True)
     # With the pipeline's code, so that the folder is a pipeline also where this package isn't installed.
-    pipe = pipeline(family.pipelines[0], model=model, device=model.device, **task.parts(processor))
+    pipe = pipeline(task.card.pipeline, model=model, device=model.device, **task.parts(processor))
     pipe.save_pretrained(scratch)
     model_card(facts).save(scratch / "README.md")
     metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps, "seconds": facts.seconds}
@@ -81,15 +81,15 @@ def check_reload(
     Raises:
         RuntimeError: if a weight or the inputs made of a row differ.
     """
-    loaded = getattr(transformers, family.head).from_pretrained(folder)
+    loaded = getattr(transformers, task.head).from_pretrained(folder)
     weights, loaded_weights = model.state_dict(), loaded.state_dict()
     for name in weights.keys() | loaded_weights.keys():
         if name not in weights or name not in loaded_weights or not loaded_weights[name].equal(weights[name].cpu()):
             raise RuntimeError(f"{folder}: {name} is not what was saved")
     loaded_processor = task.processor_class.from_pretrained(folder)
-    pipe = pipeline(family.pipelines[0], model=str(folder))
+    pipe = pipeline(task.card.pipeline, model=str(folder))
     auto_class = task.processor_class.__name__
-    agree = f"loaded back from {folder}: {family.head}, {auto_class} and pipeline({family.pipelines[0]!r}) agree"
+    agree = f"loaded back from {folder}: {task.head}, {auto_class} and pipeline({task.card.pipeline!r}) agree"
     if not outputs:
         say(console, agree)
         return
@@ -97,7 +97,7 @@ def check_reload(
     for name in before.keys() | after.keys():
         if name not in before or name not in after or not before[name].equal(after[name]):
             raise RuntimeError(f"{folder}: the saved {auto_class} makes other {name} of the first test rows")
-    by_hand = task.read(loaded_processor, loaded.generate(**after), rows)
+    by_hand = task.answer(loaded, loaded_processor, after, rows)
     answers = list(zip(outputs, by_hand, task.ask(pipe, rows), strict=True))
     differ = sum(len(set(same)) > 1 for same in answers)
     # Sampling draws anew, and elsewhere than on one device in one precision numbers are rounded otherwise.

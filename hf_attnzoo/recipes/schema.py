@@ -71,6 +71,29 @@ class TokenizerSection:
 
 @strict
 @dataclass
+class PretrainedSection:
+    """A checkpoint that the run starts from, rather than from random weights.
+
+    Args:
+        model: folder, or name on the Hub, of a model of the family, its head for another task left aside; or of one in
+            transformers' own format, or a training program's, that `attnzoo convert` reads. None: random weights. The
+            sizes are the checkpoint's, and the `model` section holds what shall be otherwise, such as `dropout`.
+        revision: commit, branch or tag on the Hub.
+        tokenizer: `keep` the checkpoint's, and don't look at the `tokenizer` section; `extend` it with what it has no
+            entry for in the training data; or `train` one as the `tokenizer` section says, with embeddings that start
+            anew.
+        added_tokens: most entries that `extend` adds to a vocabulary, those that occur most often, and at least
+            `tokenizer.min_frequency` times.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    tokenizer: str = "keep"
+    added_tokens: int = 1000
+
+
+@strict
+@dataclass
 class TrainingSection:
     """How long and how fast.
 
@@ -157,11 +180,13 @@ class Recipe:
         name: of the run, and of the model in its card.
         family: a row of `hf_attnzoo.FAMILIES`.
         output: folder that the run writes to.
+        task: what it is trained for, one of `hf_attnzoo.recipes.tasks.trainable()`. None: what its family is for.
         seed: of weights, order and dropout.
         license: licence of the trained model, an identifier of the Hub.
         data: see `DataSection`.
         tokenizer: see `TokenizerSection`.
         model: fields of the family's configuration, and `preset` to start from one of its presets.
+        pretrained: see `PretrainedSection`.
         training: see `TrainingSection`.
         generation: what `generate()` is given, in evaluation and as the saved model's default. Without a limit of
             length, outputs have at most twice the tokens of the longest training target.
@@ -171,11 +196,13 @@ class Recipe:
     name: str
     family: str
     output: str
+    task: str | None = None
     seed: int = 0
     license: str = "apache-2.0"
     data: DataSection = field(default_factory=DataSection)
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     model: dict[str, Any] = field(default_factory=dict)
+    pretrained: PretrainedSection = field(default_factory=PretrainedSection)
     training: TrainingSection = field(default_factory=TrainingSection)
     generation: dict[str, Any] = field(default_factory=dict)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
@@ -187,6 +214,7 @@ class Recipe:
 
 _CHOICES = {
     "data.on_too_long": ("raise", "skip", "truncate"),
+    "pretrained.tokenizer": ("keep", "extend", "train"),
     "training.precision": ("fp32", "bf16", "fp16"),
 }
 _LEAST = {
@@ -194,6 +222,7 @@ _LEAST = {
     "data.max_target_length": 1,
     "data.block_size": 2,
     "tokenizer.copy_slots": 0,
+    "pretrained.added_tokens": 1,
     "training.batch_tokens": 1,
     "training.gradient_accumulation_steps": 1,
     "training.learning_rate": 0,

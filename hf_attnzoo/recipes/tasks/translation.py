@@ -32,6 +32,7 @@ class TranslationTask(WritingTask):
         sample_columns=("source", "reference", "output"),
     )
 
+    head = "AutoModelForSeq2SeqLM"
     processor_class = AutoTokenizer
 
     own_data = "attnzoo train parallel-text data.source=YOUR_PAIRS.tsv"
@@ -66,6 +67,9 @@ class TranslationTask(WritingTask):
             lowercase=both_sides(section.lowercase),
             copy_slots=section.copy_slots,
         )
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return list(rows["source"]), list(rows["target"])
 
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return dict(zip(("source", "target"), vocabulary_sizes(processor), strict=True))
