@@ -128,6 +128,8 @@ def build_trainer(
         adam_beta2=section.adam_beta2,
         max_grad_norm=section.max_grad_norm,
         use_cpu=not torch.accelerator.is_available(),
+        # Every parameter has a gradient in every step: there is nothing to look for.
+        ddp_find_unused_parameters=False,
         bf16=section.precision == "bf16",
         fp16=section.precision == "fp16",
         activation_checkpointing=section.gradient_checkpointing,
@@ -160,6 +162,7 @@ def build_trainer(
             token_lengths(train, "labels"),
             max_tokens=section.batch_tokens,
             seed=recipe.seed,
+            num_processes=arguments.world_size,
         ),
         console=console,
         train_dataset=train,
