@@ -142,6 +142,8 @@ def build_trainer(
         save_total_limit=section.save_total_limit,
         restore_callback_states_from_checkpoint=True,
         logging_steps=section.logging_steps,
+        # It would hide what ends the run here.
+        logging_nan_inf_filter=False,
         load_best_model_at_end=True,
         metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
         greater_is_better=not lower_is_better,

@@ -1,7 +1,6 @@
 """From a recipe to a trained, measured, drawn, saved and reloaded model."""
 
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ..data import SPLITS, token_lengths
 from ..hub import RunFacts
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config
+from .disk import discard
 from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
@@ -87,13 +87,14 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     task.rehearse(trainer)
-    checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero())
+    checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
     seconds = trainer.seconds
     outcome = task.measure(trainer, processor, datasets["test"], rows["test"])
     if outcome is None:
         return RunResult(output / MODEL, {}, [], seconds)
 
+    model = trainer.whole_model
     # The trainer fills the generation settings with defaults for its own use.
     model.generation_config = generation_config(recipe, model, longest)
     model.eval()
@@ -125,7 +126,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         has_map=len(pictured) > 0,
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
-    shutil.rmtree(output / CHECKPOINTS)
+    discard(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, task, model, processor, shown, outputs, console)
     command = task.next_command(folder, rows["test"])
@@ -206,11 +207,13 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     """
     if checkpoint is None:
         trainer.train()
+        trainer.gather_model()
         return
     say(trainer.progress_report.console, f"going on from {checkpoint}")
     state = read_state(checkpoint)
     if not has_ended(state):
         trainer.train(resume_from_checkpoint=str(checkpoint))
+        trainer.gather_model()
         return
     load_best(trainer.model, state, checkpoint)
     trainer.state = state
