@@ -1,9 +1,11 @@
 """From a recipe to a model and its trainer."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import torch
+from accelerate.utils import parse_flag_from_env
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
@@ -12,7 +14,7 @@ from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedMode
 from ..data import TokenBudgetBatchSampler, token_lengths
 from ..registry import Family
 from .resume import CHECKPOINTS
-from .schema import Recipe, nearest, wrong_type
+from .schema import Recipe, TrainingSection, nearest, wrong_type
 from .tasks.base import Processor, Task
 from .trainer import ZooTrainer
 
@@ -22,6 +24,34 @@ _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_
 
 # Ends of the names of scores that fall as a model gets better.
 _LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
+
+
+def heed_launcher(recipe: Recipe) -> Recipe:
+    """The recipe as it is trained, with the precision that `accelerate launch` asks for.
+
+    Args:
+        recipe: as it was read.
+
+    Returns:
+        The recipe, `training.precision` set where the launcher sets it.
+
+    Raises:
+        ValueError: if the launcher wants another precision than the recipe, or to shard a model on no accelerator.
+    """
+    for name in ("FSDP", "DEEPSPEED"):
+        if parse_flag_from_env(f"ACCELERATE_USE_{name}") and not torch.accelerator.is_available():
+            raise ValueError(
+                f"ACCELERATE_USE_{name}=true: a model is sharded over accelerators, and there is none here"
+            )
+    wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if wanted in ("no", recipe.training.precision):
+        return recipe
+    if recipe.training.precision != TrainingSection.precision or wanted not in ("bf16", "fp16"):
+        raise ValueError(
+            f"training.precision={recipe.training.precision}, but accelerate launch has mixed_precision={wanted}: "
+            "set one of them, to fp32, bf16 or fp16"
+        )
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, precision=wanted))
 
 
 def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:

@@ -45,7 +45,8 @@ def claim_output(
         The last complete checkpoint, or None.
 
     Raises:
-        ValueError: if the folders hold something else, which the run would mix with or remove.
+        ValueError: if the folders hold something else, which the run would mix with or remove; or if they aren't on a
+            disk that all processes share. The main process has to come first.
     """
     output = Path(recipe.output)
     model, checkpoints = output / MODEL, output / CHECKPOINTS
@@ -58,12 +59,16 @@ def claim_output(
         tidy(model)
         tidy(checkpoints)
     if not _holds_something(checkpoints):
-        if main_process:
-            with writing(checkpoints):
-                checkpoints.mkdir(parents=True, exist_ok=True)
-                scratch = output / f".{_IDENTITY}"
-                scratch.write_text(json.dumps(identity), encoding="utf-8")
-                scratch.replace(file)
+        if not main_process:
+            raise ValueError(
+                f"output={recipe.output}: {file}, which the first process has written, is not to be seen here: "
+                "it must be on a disk that all processes share"
+            )
+        with writing(checkpoints):
+            checkpoints.mkdir(parents=True, exist_ok=True)
+            scratch = output / f".{_IDENTITY}"
+            scratch.write_text(json.dumps(identity), encoding="utf-8")
+            scratch.replace(file)
         return None
     if not file.is_file():
         raise ValueError(f"output={recipe.output}: {checkpoints} holds something that no run has written")

@@ -13,7 +13,7 @@ from transformers import set_seed
 from ..data import SPLITS, token_lengths
 from ..hub import RunFacts
 from ..registry import FAMILIES, Family
-from .building import build_model, build_trainer, generation_config
+from .building import build_model, build_trainer, generation_config, heed_launcher
 from .disk import discard
 from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, claim_output, has_ended, load_best, read_state
@@ -62,6 +62,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         ValueError: if the recipe asks for something that doesn't exist, before any training.
     """
     console = console or make_console()
+    recipe = heed_launcher(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     family = find_family(recipe)
@@ -87,7 +88,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     task.rehearse(trainer)
-    checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
+    with trainer.accelerator.main_process_first():
+        checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
     seconds = trainer.seconds
     outcome = task.measure(trainer, processor, datasets["test"], rows["test"])

@@ -168,6 +168,9 @@ class _Hooks(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer.start_clock(state)
+        if state.global_step == 0 and args.world_size > 1:
+            # They begin with the same weights; what they drop and draw is not to be the same.
+            torch.manual_seed(args.seed + args.process_index)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
