@@ -1,7 +1,6 @@
 """From a recipe to a trained, measured, drawn, saved and reloaded model."""
 
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from transformers import set_seed
 from ..data import SPLITS, token_lengths
 from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
-from .building import build_model, build_trainer, generation_config
+from .building import build_model, build_trainer, generation_config, heed_launcher
+from .disk import discard
 from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
@@ -63,6 +63,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         ValueError: if the recipe asks for something that doesn't exist, before any training.
     """
     console = console or make_console()
+    recipe = heed_launcher(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     family = find_family(recipe)
@@ -97,7 +98,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     task.rehearse(trainer)
-    checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero())
+    with trainer.accelerator.main_process_first():
+        checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
     if recipe.training.average_last is not None:
         average_last(trainer, recipe.training.average_last)
@@ -106,6 +108,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     if outcome is None:
         return RunResult(output / MODEL, {}, [], seconds)
 
+    model = trainer.whole_model
     # The trainer fills the generation settings with defaults for its own use.
     model.generation_config = generation_config(recipe, model, longest)
     model.eval()
@@ -138,7 +141,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         pretrained=recipe.pretrained.model,
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
-    shutil.rmtree(output / CHECKPOINTS)
+    discard(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, task, model, processor, shown, outputs, console)
     command = task.next_command(folder, rows["test"])
@@ -228,11 +231,13 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     """
     if checkpoint is None:
         trainer.train()
+        trainer.gather_model()
         return
     say(trainer.progress_report.console, f"going on from {checkpoint}")
     state = read_state(checkpoint)
     if not has_ended(state):
         trainer.train(resume_from_checkpoint=str(checkpoint))
+        trainer.gather_model()
         return
     load_best(trainer.model, state, checkpoint)
     trainer.state = state

@@ -1,4 +1,4 @@
-"""What a run starts from that isn't random: a checkpoint's weights and its tokenizer, kept, extended or trained anew."""
+"""What a run starts from that isn't random: a checkpoint's weights and its tokenizer, kept, extended or made anew."""
 
 import hashlib
 import json

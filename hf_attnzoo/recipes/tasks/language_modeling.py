@@ -151,7 +151,7 @@ class LanguageModelingTask(Task):
             metrics[name] = scores[name]
             metrics[f"{name}_signature"] = f"block:{self.recipe.data.block_size}|tokens:{int(losses[:, 1].sum())}"
         shown = rows.select(range(min(self.recipe.evaluation.samples, len(rows))))
-        model = trainer.model.eval()
+        model = trainer.whole_model.eval()
         outputs = []
         if len(shown):
             inputs = {name: value.to(model.device) for name, value in self.inputs(processor, shown).items()}

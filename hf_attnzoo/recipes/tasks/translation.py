@@ -45,8 +45,9 @@ class TranslationTask(WritingTask):
 
     def digest(self, rows: Dataset) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for batch in rows.select_columns(["source", "target"]).iter(batch_size=10_000):
-            digest.update("\0".join([*batch["source"], *batch["target"], ""]).encode())
+        columns = [name for name in ("source", "target", "references") if name in rows.column_names]
+        for batch in rows.select_columns(columns).iter(batch_size=10_000):
+            digest.update(json.dumps([batch[name] for name in columns]).encode())
         return digest.hexdigest()
 
     def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
