@@ -11,6 +11,7 @@ from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedMode
 
 from ..data import TokenBudgetBatchSampler, token_lengths
 from ..registry import Family
+from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
 from .schema import Recipe, nearest, wrong_type
 from .tasks.base import Processor, Task
@@ -120,12 +121,14 @@ def build_trainer(
         max_steps=section.max_steps,
         num_train_epochs=section.epochs,
         gradient_accumulation_steps=section.gradient_accumulation_steps,
-        optim=section.optimizer,
+        # The trainer is told of an optimiser that transformers lacks elsewhere.
+        **({} if section.optimizer == ADADELTA else {"optim": section.optimizer}),
         learning_rate=section.learning_rate,
-        lr_scheduler_type=section.scheduler,
-        warmup_steps=section.warmup_steps,
+        **scheduler_arguments(section, lower_is_better),
         weight_decay=section.weight_decay,
+        adam_beta1=section.adam_beta1,
         adam_beta2=section.adam_beta2,
+        adam_epsilon=section.adam_epsilon,
         max_grad_norm=section.max_grad_norm,
         use_cpu=not torch.accelerator.is_available(),
         bf16=section.precision == "bf16",
@@ -153,9 +156,13 @@ def build_trainer(
         report_to=[],
     )
     train = datasets["train"]
+    # What is wrong with a schedule is told now, not when training begins.
+    own_schedule(section, model.config.hidden_size, 1)
     return ZooTrainer(
         model=model,
         args=arguments,
+        optimizer_cls_and_kwargs=optimizer_class(section, arguments),
+        schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
         batch_sampler=TokenBudgetBatchSampler(
             task.source_lengths(train, model),
             token_lengths(train, "labels"),

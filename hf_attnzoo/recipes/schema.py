@@ -79,12 +79,22 @@ class TrainingSection:
         epochs: passes over the training data, where `max_steps` is -1.
         batch_tokens: padded tokens of a batch on one device, source and target together.
         gradient_accumulation_steps: batches per optimiser step.
-        optimizer: name in transformers' `OptimizerNames`, such as `adamw_torch_fused`, `adafactor` or `sgd`.
-        learning_rate: highest learning rate.
-        scheduler: name in transformers' `SchedulerType`, such as `linear`, `cosine` or `inverse_sqrt`.
-        warmup_steps: steps that lead up to the highest rate.
-        weight_decay: decoupled weight decay.
-        adam_beta2: decay of Adam's second moment.
+        optimizer: name in transformers' `OptimizerNames`, such as `adamw_torch_fused`, `adafactor` or `sgd`; or
+            `adadelta`, with rho 0.95 and epsilon 1e-6 as Bahdanau et al. (2015) had it, whose learning rate is 1.
+        optimizer_options: other arguments of its class, such as `momentum` of `sgd`; for `adadelta`, `adafactor`,
+            `adagrad`, `adamw_torch`, `adamw_torch_fused`, `rmsprop` and `sgd`.
+        learning_rate: highest learning rate; for `noam` the factor on it, 1 in the paper.
+        scheduler: name in transformers' `SchedulerType`, such as `linear`, `cosine`, `cosine_with_min_lr`,
+            `inverse_sqrt`, `constant` or `reduce_lr_on_plateau`, which goes by `evaluation.best_metric`; or `noam`
+            (Vaswani et al. 2017, equation 3); or `epoch_decay`, constant and then cut again and again.
+        scheduler_options: arguments of the schedule: `min_lr` of `cosine_with_min_lr`; `factor` and `patience` of
+            `reduce_lr_on_plateau`; `size` of `noam`, in place of the model's; `start_epoch`, `every` (1 epoch) and
+            `factor` (0.5) of `epoch_decay`, which by itself halves the rate every epoch after `start_epoch`.
+        warmup_steps: steps that lead up to the highest rate. None: 100, or 0 where a schedule has no warm-up.
+        weight_decay: decoupled weight decay, of matrices: no bias, gain or other vector decays.
+        adam_beta1: decay of Adam's first moment, below 1.
+        adam_beta2: decay of Adam's second moment, below 1.
+        adam_epsilon: what Adam adds to the root of the second moment.
         max_grad_norm: gradients are scaled down to this norm.
         precision: `fp32`, `bf16` or `fp16` autocast.
         gradient_checkpointing: compute layers a second time instead of keeping them.
@@ -105,11 +115,15 @@ class TrainingSection:
     batch_tokens: int = 4000
     gradient_accumulation_steps: int = 1
     optimizer: str = "adamw_torch_fused"
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
     learning_rate: float | int = 1e-3
     scheduler: str = "linear"
-    warmup_steps: int = 100
+    scheduler_options: dict[str, Any] = field(default_factory=dict)
+    warmup_steps: int | None = None
     weight_decay: float | int = 0.0
+    adam_beta1: float | int = 0.9
     adam_beta2: float | int = 0.98
+    adam_epsilon: float | int = 1e-8
     max_grad_norm: float | int = 1.0
     precision: str = "fp32"
     gradient_checkpointing: bool = False
@@ -199,6 +213,9 @@ _LEAST = {
     "training.learning_rate": 0,
     "training.warmup_steps": 0,
     "training.weight_decay": 0,
+    "training.adam_beta1": 0,
+    "training.adam_beta2": 0,
+    "training.adam_epsilon": 0,
     "training.max_grad_norm": 0,
     "training.eval_steps": 1,
     "training.eval_batch_size": 1,
@@ -210,6 +227,10 @@ _LEAST = {
     "training.threads": 1,
     "evaluation.samples": 0,
     "evaluation.maps": 0,
+}
+_BELOW = {
+    "training.adam_beta1": 1,
+    "training.adam_beta2": 1,
 }
 
 
@@ -256,6 +277,10 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
         value = _value(recipe, key)
         if value is not None and not value >= least:
             raise ValueError(f"{where}: {key}={value} must be at least {least}")
+    for key, limit in _BELOW.items():
+        value = _value(recipe, key)
+        if value is not None and not value < limit:
+            raise ValueError(f"{where}: {key}={value} must be below {limit}")
     training = recipe.training
     if training.max_steps != -1 and training.max_steps < 1:
         raise ValueError(f"{where}: training.max_steps={training.max_steps} must be at least 1, or -1 to go by epochs")

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedTokenizerBase,
@@ -34,17 +36,29 @@ class ZooTrainer(Seq2SeqTrainer):
 
     Args:
         batch_sampler: of the training data, on one device.
+        optimizer_cls_and_kwargs: see `Trainer`.
+        schedule: from the optimiser steps of an epoch to a schedule that transformers lacks, or to None. Default:
+            `None`, without one.
         console: where to report to. Default: `None`, standard output.
         kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
 
     def __init__(
-        self, *args: Any, batch_sampler: TokenBudgetBatchSampler, console: Console | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        batch_sampler: TokenBudgetBatchSampler,
+        optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+        schedule: Callable[[int], Callable[[int], float] | None] | None = None,
+        console: Console | None = None,
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
+        # Seq2SeqTrainer doesn't pass it on.
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self._batch_sampler = batch_sampler
+        self._schedule = schedule
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.progress_report = ProgressReport(self, console or make_console())
@@ -68,6 +82,24 @@ class ZooTrainer(Seq2SeqTrainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
         return self.accelerator.prepare(loader)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch."""
+        batches = -(-len(self._batch_sampler) // self.args.world_size)
+        return -(-batches // self.args.gradient_accumulation_steps)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """The recipe's schedule; see `Trainer.create_scheduler`."""
+        own = None if self._schedule is None else self._schedule(self.steps_per_epoch)
+        if self.lr_scheduler is None and own is not None:
+            self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, own)
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        """Names of the parameters that decay: all but vectors and numbers."""
+        return [name for name, parameter in model.named_parameters() if parameter.ndim > 1]
 
     @property
     def seconds(self) -> float:
