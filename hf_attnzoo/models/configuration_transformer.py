@@ -115,7 +115,6 @@ class TransformerConfig(AttnZooConfig):
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
-    label_smoothing: float | int = 0.0
     head_bias: bool = False
     initializer_range: float | int | None = None
     tie_word_embeddings: bool = True
@@ -155,7 +154,6 @@ class TransformerConfig(AttnZooConfig):
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
             activation_dropout=self.activation_dropout,
-            label_smoothing=self.label_smoothing,
         )
         check_not_negative(layer_norm_eps=self.layer_norm_eps, initializer_range=self.initializer_range or 0.0)
         self._check_combinations()

@@ -7,15 +7,25 @@ import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
-from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedModel, Seq2SeqTrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    GenerationConfig,
+    PreTrainedModel,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
 from ..data import TokenBudgetBatchSampler, token_lengths
 from ..registry import Family
 from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
+from .scheduled_sampling import ScheduledSampling
 from .schema import Recipe, nearest, wrong_type
 from .tasks.base import Processor, Task
 from .trainer import ZooTrainer
+
+LOGS = "logs"
 
 # Field of a configuration -> the key of a recipe's tokenizer section that decides on it.
 _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_copy_slots": "copy_slots"}
@@ -50,6 +60,12 @@ def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor
             )
         if name in _FOLLOWS:
             raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    smoothing = recipe.training.label_smoothing
+    if smoothing is not None and fields.setdefault("label_smoothing", smoothing) != smoothing:
+        raise ValueError(
+            f"training.label_smoothing={smoothing} and model.label_smoothing={fields['label_smoothing']} differ: "
+            "set one of them"
+        )
     fields |= task.model_fields(processor)
     preset = fields.pop("preset", None)
     try:
@@ -153,15 +169,21 @@ def build_trainer(
         remove_unused_columns=False,
         # The trainer's default would turn the cache off in the model's own settings, for evaluation and for good.
         use_cache=True,
+        # Those that the recipe names are among the callbacks.
         report_to=[],
     )
     train = datasets["train"]
+    sampling = section.scheduled_sampling
     # What is wrong with a schedule is told now, not when training begins.
     own_schedule(section, model.config.hidden_size, 1)
     return ZooTrainer(
         model=model,
         args=arguments,
         optimizer_cls_and_kwargs=optimizer_class(section, arguments),
+        train_collator=task.dropout_collator(processor, train) if section.bpe_dropout else None,
+        scheduled_sampling=ScheduledSampling(sampling) if sampling.schedule != "none" else None,
+        ema_decay=section.ema_decay,
+        most_skipped=section.max_skipped_steps if section.on_nonfinite == "skip" else None,
         schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
         batch_sampler=TokenBudgetBatchSampler(
             task.source_lengths(train, model),
@@ -175,5 +197,32 @@ def build_trainer(
         data_collator=task.collator(processor),
         processing_class=processor,
         **task.trainer_options(processor, validation),
-        callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
+        callbacks=[
+            *([EarlyStoppingCallback(section.patience)] if section.patience is not None else []),
+            *reporters(section.report_to, Path(recipe.output) / LOGS),
+        ],
     )
+
+
+def reporters(names: list[str], folder: Path) -> list[TrainerCallback]:
+    """Callbacks that report to programs which show the course of a training.
+
+    Args:
+        names: of transformers' integrations, such as `tensorboard`.
+        folder: for TensorBoard's files, unless the environment names another in `TENSORBOARD_LOGGING_DIR`.
+
+    Returns:
+        One callback for each name.
+
+    Raises:
+        ValueError: if transformers knows no such program, or it isn't installed.
+    """
+    try:
+        callbacks = [integration() for integration in get_reporting_integration_callbacks(names)]
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise ValueError(f"training.report_to={names}: {error}") from error
+    for callback in callbacks:
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            # Its own place is among the checkpoints, which are removed in the end.
+            callback.logging_dir = str(folder)
+    return callbacks

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import inspect
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ class DataSection:
         source: a built-in source (`dates`, `g2p`, `reverse`, `copy`), a file, a folder, or the name of a dataset on
             the Hub.
         options: arguments of the source, for all splits; see `hf_attnzoo.data`.
-        train: arguments for the training split alone, `source` and `split` among them if they differ.
+        train: arguments for the training split alone, `source` and `split` among them if they differ. `source` can be
+            a list of several, whose rows are put together: a corpus and what `attnzoo backtranslate` has written.
         validation: the same for the split that chooses the best checkpoint.
         test: the same for the split that is reported.
         max_source_length: longest source, in tokens. None: no limit.
@@ -71,6 +73,30 @@ class TokenizerSection:
 
 @strict
 @dataclass
+class ScheduledSamplingSection:
+    """How often a model is fed words of its own in training (Bengio et al. 2015).
+
+    At step i a word is the true one with the probability `k - c i` (`linear`), `k^i` (`exponential`) or
+    `k / (k + exp(i / k))` (`inverse_sigmoid`), but never with less than `minimum`. Every batch is written out word by
+    word first, as by `generate()`: training is slower.
+
+    Args:
+        schedule: `none`, `linear`, `exponential` or `inverse_sigmoid`.
+        k: in (0, 1] for `linear`, in (0, 1) for `exponential`, at least 1 for `inverse_sigmoid`.
+        c: what `linear` loses with every step.
+        minimum: least probability of the true word, in [0, 1].
+        choice: `argmax`, the likeliest word, or `sample`, one drawn from the model's probabilities.
+    """
+
+    schedule: str = "none"
+    k: float | int = 1.0
+    c: float | int = 0.0
+    minimum: float | int = 0.0
+    choice: str = "argmax"
+
+
+@strict
+@dataclass
 class TrainingSection:
     """How long and how fast.
 
@@ -95,7 +121,17 @@ class TrainingSection:
         adam_beta1: decay of Adam's first moment, below 1.
         adam_beta2: decay of Adam's second moment, below 1.
         adam_epsilon: what Adam adds to the root of the second moment.
+        label_smoothing: share of a word's target that is spread over all words, below 1; no part of an evaluation's
+            loss. None: that of `model.label_smoothing`, or of its preset, else 0.
         max_grad_norm: gradients are scaled down to this norm.
+        on_nonfinite: `raise` at a step whose loss or gradient is infinite or NaN, naming its rows, or `skip` the step.
+        max_skipped_steps: steps that are skipped at most; one more stops the run.
+        ema_decay: the model is the moving average of the weights with this decay, below 1: evaluations, checkpoints
+            and what is saved in the end. In the first steps the decay is less, `(1 + step) / (10 + step)`. None: no
+            average.
+        scheduled_sampling: see `ScheduledSamplingSection`.
+        bpe_dropout: probability that a merge of BPE is left out, so that words are cut in other ways every epoch
+            (Provilkov et al. 2020), below 1; in training alone. `batch_tokens` counts tokens without it.
         precision: `fp32`, `bf16` or `fp16` autocast.
         gradient_checkpointing: compute layers a second time instead of keeping them.
         eval_steps: steps between evaluations, which are also checkpoints.
@@ -107,6 +143,8 @@ class TrainingSection:
             best one.
         num_workers: processes that collate batches; 0 does it in the main one.
         torch_compile: compile the model's forward.
+        report_to: where transformers reports losses and scores to besides, such as `tensorboard`, `trackio` or
+            `wandb`, which must be installed. TensorBoard's files are in `logs` of the output.
         threads: CPU threads. None: torch's own choice.
     """
 
@@ -124,7 +162,13 @@ class TrainingSection:
     adam_beta1: float | int = 0.9
     adam_beta2: float | int = 0.98
     adam_epsilon: float | int = 1e-8
+    label_smoothing: float | int | None = None
     max_grad_norm: float | int = 1.0
+    on_nonfinite: str = "raise"
+    max_skipped_steps: int = 10
+    ema_decay: float | int | None = None
+    scheduled_sampling: ScheduledSamplingSection = field(default_factory=ScheduledSamplingSection)
+    bpe_dropout: float | int = 0.0
     precision: str = "fp32"
     gradient_checkpointing: bool = False
     eval_steps: int = 500
@@ -135,6 +179,7 @@ class TrainingSection:
     average_last: int | None = None
     num_workers: int = 0
     torch_compile: bool = False
+    report_to: list[str] = field(default_factory=list)
     threads: int | None = None
 
 
@@ -202,6 +247,9 @@ class Recipe:
 _CHOICES = {
     "data.on_too_long": ("raise", "skip", "truncate"),
     "training.precision": ("fp32", "bf16", "fp16"),
+    "training.on_nonfinite": ("raise", "skip"),
+    "training.scheduled_sampling.schedule": ("none", "linear", "exponential", "inverse_sigmoid"),
+    "training.scheduled_sampling.choice": ("argmax", "sample"),
 }
 _LEAST = {
     "data.max_source_length": 1,
@@ -216,6 +264,13 @@ _LEAST = {
     "training.adam_beta1": 0,
     "training.adam_beta2": 0,
     "training.adam_epsilon": 0,
+    "training.label_smoothing": 0,
+    "training.max_skipped_steps": 1,
+    "training.ema_decay": 0,
+    "training.scheduled_sampling.k": 0,
+    "training.scheduled_sampling.c": 0,
+    "training.scheduled_sampling.minimum": 0,
+    "training.bpe_dropout": 0,
     "training.max_grad_norm": 0,
     "training.eval_steps": 1,
     "training.eval_batch_size": 1,
@@ -231,6 +286,9 @@ _LEAST = {
 _BELOW = {
     "training.adam_beta1": 1,
     "training.adam_beta2": 1,
+    "training.label_smoothing": 1,
+    "training.ema_decay": 1,
+    "training.bpe_dropout": 1,
 }
 
 
@@ -286,6 +344,19 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
         raise ValueError(f"{where}: training.max_steps={training.max_steps} must be at least 1, or -1 to go by epochs")
     if training.max_steps == -1 and not training.epochs > 0:
         raise ValueError(f"{where}: training.epochs={training.epochs} must be above 0")
+    sampling = training.scheduled_sampling
+    if sampling.minimum > 1:
+        raise ValueError(f"{where}: training.scheduled_sampling.minimum={sampling.minimum} must be at most 1")
+    fits, limit = {
+        "linear": (0 < sampling.k <= 1, "in (0, 1]"),
+        "exponential": (0 < sampling.k < 1, "in (0, 1)"),
+        "inverse_sigmoid": (sampling.k >= 1, "at least 1"),
+    }.get(sampling.schedule, (True, ""))
+    if not fits:
+        raise ValueError(
+            f"{where}: training.scheduled_sampling.k={sampling.k} must be {limit} for "
+            f"training.scheduled_sampling.schedule={sampling.schedule!r}"
+        )
     if recipe.evaluation.best_metric not in recipe.evaluation.metrics:
         raise ValueError(
             f"{where}: evaluation.best_metric={recipe.evaluation.best_metric!r} must be one of evaluation.metrics, "
@@ -320,8 +391,7 @@ def wrong_type(error: StrictDataclassError, cls: type, values: Mapping[str, Any]
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    section, name = key.split(".")
-    return getattr(getattr(recipe, section), name)
+    return operator.attrgetter(key)(recipe)
 
 
 def _build(cls: type, content: Any, where: str, prefix: str) -> Any:
