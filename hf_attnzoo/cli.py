@@ -90,6 +90,38 @@ def translate(
 
 
 @app.command()
+def backtranslate(
+    model: ModelArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Texts of the language to translate into, one a line.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT.tsv", help="Pairs to write.")],
+    tag: Annotated[str | None, typer.Option(help="Word in front of every source, such as <bt>.")] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw from the model's probabilities, for more various sources.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    beams: BeamsOption = None,
+    max_new_tokens: LengthOption = None,
+    batch_size: BatchOption = 32,
+) -> None:
+    """Make training pairs of texts without a source: MODEL, which translates the other way, writes their sources."""
+    from transformers import set_seed
+
+    from .data import back_translate
+
+    if sample and (beams or 1) > 1:
+        raise typer.BadParameter(f"--sample draws one text: leave out --beams {beams}")
+    options = _generation_options(num_beams=1 if sample else beams, max_new_tokens=max_new_tokens)
+    if sample:
+        options |= {"do_sample": True, "top_k": 0}
+    set_seed(seed)
+    with _plain_errors():
+        pairs, left_out = back_translate(
+            _pipeline(model), _lines(file), output, tag=tag, batch_size=batch_size, **options
+        )
+    typer.echo(f"{output}: {pairs:,} pairs; {left_out:,} lines left out")
+
+
+@app.command()
 def caption(
     model: ModelArgument,
     images: Annotated[list[str], typer.Argument(help="Pictures: files or URLs.")],
@@ -358,7 +390,7 @@ def _read_lexicon(file: Path) -> dict[str, str]:
 
 # task of a family -> the pipeline that runs it, and the commands that take its models
 _PIPELINES = {
-    "seq2seq": ("attnzoo-translation", ("translate", "attend", "evaluate")),
+    "seq2seq": ("attnzoo-translation", ("translate", "backtranslate", "attend", "evaluate")),
     "image-to-text": ("attnzoo-captioning", ("caption", "attend", "evaluate")),
     "causal-lm": ("text-generation", ("write", "attend")),
 }

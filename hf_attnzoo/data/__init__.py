@@ -7,7 +7,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .back_translation import back_translate
     from .batching import TokenBudgetBatchSampler, token_lengths
+    from .bpe_dropout import BPEDropout, BPEDropoutCollator
     from .captions import load_captions, one_row_per_caption
     from .collators import CaptionCollator, Seq2SeqCollator, tokenize_pairs
     from .dates import locale_names
@@ -38,6 +40,9 @@ _HOMES = {
     "MaskingCallback": "masking",
     "tokenize_texts": "masking",
     "next_sentence_pairs": "masking",
+    "BPEDropout": "bpe_dropout",
+    "BPEDropoutCollator": "bpe_dropout",
+    "back_translate": "back_translation",
     "TokenBudgetBatchSampler": "batching",
     "token_lengths": "batching",
 }
@@ -63,6 +68,9 @@ __all__ = [
     "tokenize_texts",
     "next_sentence_pairs",
     "CaptionCollator",
+    "BPEDropout",
+    "BPEDropoutCollator",
+    "back_translate",
     "TokenBudgetBatchSampler",
     "token_lengths",
 ]

@@ -26,7 +26,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .classification import class_cross_entropy, classification_loss
 from .configuration_bert import BERTConfig
-from .losses import IGNORE_INDEX, token_cross_entropy
+from .losses import IGNORE_INDEX, smoothed_cross_entropy
 from .multi_head import bidirectional_mask
 from .positions import LearnedPositions, check_positions, read_positions
 from .pretrained import check_embeds, check_ids, check_labels, check_mask, exactly_one
@@ -209,7 +209,9 @@ class MaskedWordsMixin:
             kept = labels != IGNORE_INDEX
             hidden, labels = hidden[kept], labels[kept]
         hidden = self.transform(hidden)
-        loss = None if labels is None else token_cross_entropy(hidden, self.lm_head, labels, num_items_in_batch)
+        loss, smoothing = None, self.config.label_smoothing if self.training else 0.0
+        if labels is not None:
+            loss = smoothed_cross_entropy(hidden, self.lm_head, labels, smoothing, num_items_in_batch)
         return loss, None if skip_logits else self.lm_head(hidden)
 
 

@@ -25,7 +25,7 @@ from .attention import source_positions
 from .causal_lm import CausalGenerationMixin, following_labels, infer_mask
 from .classification import classification_loss
 from .configuration_gpt import GPTConfig
-from .losses import token_cross_entropy
+from .losses import smoothed_cross_entropy
 from .multi_head import causal_mask
 from .packed_linear import PackedLinear
 from .positions import LearnedPositions, documents_of, read_positions
@@ -214,7 +214,8 @@ class GPTForCausalLM(CausalGenerationMixin, GPTPreTrainedModel):
                 mask = real_positions(given, labels.shape[1])
                 documents = None if position_ids is None else documents_of(position_ids.expand_as(labels), mask)
             following = following_labels(labels, mask, documents)
-            loss = token_cross_entropy(hidden[:, :-1], self.lm_head, following, num_items_in_batch)
+            smoothing = self.config.label_smoothing if self.training else 0.0
+            loss = smoothed_cross_entropy(hidden[:, :-1], self.lm_head, following, smoothing, num_items_in_batch)
         head = self.lm_head if packed_head is None else packed_head
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return CausalLMOutputWithPast(

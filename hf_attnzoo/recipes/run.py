@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from datasets import Dataset, disable_progress_bars
+from datasets import Dataset, concatenate_datasets, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
 
@@ -196,29 +196,34 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
     """
     splits = {}
     for split in SPLITS:
-        source = _source(recipe, split)
-        # A file that is named for one split is all of it; one that is named for all of them is dealt out.
-        whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
-        arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
-        arguments.pop("source", None)
-        splits[split] = task.load(source, training=split == "train", **arguments)
-        if not isinstance(splits[split], Dataset):
-            raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
-        if len(splits[split]) == 0:
-            raise ValueError(f"data: the {split} split of {source!r} is empty")
+        parts = []
+        for source in _sources(recipe, split):
+            # A file that is named for one split is all of it; one that is named for all of them is dealt out.
+            whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
+            arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
+            arguments.pop("source", None)
+            parts.append(task.load(source, training=split == "train", **arguments))
+            if not isinstance(parts[-1], Dataset):
+                raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
+            if len(parts[-1]) == 0:
+                raise ValueError(f"data: the {split} split of {source!r} is empty")
+        splits[split] = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
     return splits
 
 
-def _source(recipe: Recipe, split: str) -> str:
+def _sources(recipe: Recipe, split: str) -> list[str]:
     source = {"source": recipe.data.source, **recipe.data.options, **getattr(recipe.data, split)}["source"]
     if source is None:
         raise ValueError("data.source is missing: name a built-in source, a file, a folder or a dataset on the Hub")
-    return source
+    sources = source if isinstance(source, list) else [source]
+    if not sources or not all(isinstance(item, str) for item in sources):
+        raise ValueError(f"data.{split}.source={source!r} must be a name, or a list of names")
+    return sources
 
 
 def data_name(recipe: Recipe) -> str:
     """What the recipe names its data, with commas where the splits come from several sources."""
-    return ", ".join(dict.fromkeys(str(_source(recipe, split)) for split in SPLITS))
+    return ", ".join(dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split)))
 
 
 def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
