@@ -21,7 +21,7 @@ _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_
 
 
 # Ends of the names of scores that fall as a model gets better.
-_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
+_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character", "bits_per_byte", "ter")
 
 
 def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
