@@ -275,6 +275,19 @@ def convert(
 
 
 @app.command()
+def card(
+    folder: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that a run has saved its model in.")],
+    target: Annotated[Path, typer.Argument(metavar="NAME", help="Where to, such as model_cards/dates.")],
+) -> None:
+    """Copy the card of a run and its pictures to where cards are collected, under a name of their own."""
+    from .hub import export_card
+
+    with _plain_errors():
+        for written in export_card(folder, target):
+            typer.echo(written)
+
+
+@app.command()
 def families() -> None:
     """List the families of models, and the recipes that ship."""
     from .recipes import shipped_recipes

@@ -267,7 +267,9 @@ def _cell(value: float | str | Sequence[str]) -> str:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Table:
     # What models and files are called is no markup
-    table = Table(*map(Text, header), title=Text(title))
+    table = Table(title=Text(title))
+    for name in header:
+        table.add_column(Text(name))
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -11,7 +11,8 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import PreTrainedModel, pipeline
 
-from ..hub import RunFacts, model_card
+from ..hub import RunFacts, check_card, model_card, plot_curve
+from ..hub.card import metric_name
 from ..registry import Family
 from .reporting import say
 from .resume import METRICS
@@ -51,6 +52,10 @@ def save_run(
     task.write_extras(rows, scratch)
     if pictured is not None:
         task.draw(model, processor, pictured, scratch / "attention.png")
+    if facts.evaluations:
+        metric = facts.best_metric
+        plot_curve(facts.loss_curve, facts.evaluations, scratch / "curve.png", metric=metric, name=metric_name(metric))
+    check_card(scratch / "README.md")
     # A folder can't replace a full one in a single move.
     shutil.rmtree(folder, ignore_errors=True)
     scratch.rename(folder)
