@@ -35,7 +35,7 @@ _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_
 
 
 # Ends of the names of scores that fall as a model gets better.
-_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
+_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character", "bits_per_byte", "ter")
 
 
 def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """From a recipe to a trained, measured, drawn, saved and reloaded model."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from datasets import Dataset, concatenate_datasets, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
 
-from ..data import SPLITS, token_lengths
+from ..data import CAPTION_SOURCES, SOURCES, SPLITS, token_lengths
 from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config, heed_launcher
@@ -139,6 +140,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         recipe=recipe.to_yaml(),
         has_map=len(pictured) > 0,
         pretrained=recipe.pretrained.model,
+        evaluations=evaluations(trainer.state.log_history),
+        best_metric=recipe.evaluation.best_metric,
+        hub_datasets=hub_datasets(recipe),
+        attends=hasattr(model.config, "num_attention_heads") or getattr(model.config, "attention", "none") != "none",
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
     discard(output / CHECKPOINTS)
@@ -224,6 +229,35 @@ def _sources(recipe: Recipe, split: str) -> list[str]:
 def data_name(recipe: Recipe) -> str:
     """What the recipe names its data, with commas where the splits come from several sources."""
     return ", ".join(dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split)))
+
+
+def hub_datasets(recipe: Recipe) -> list[str]:
+    """Names of the recipe's sources that are neither built in nor here, and so were had from the Hub."""
+    sources = dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split))
+    built_in = SOURCES.keys() | CAPTION_SOURCES.keys()
+    return [source for source in sources if source not in built_in and not Path(source).expanduser().exists()]
+
+
+def evaluations(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Scores of the validation split during training.
+
+    Args:
+        history: the log of a trainer.
+
+    Returns:
+        For each evaluation its `step` and scores, `loss` among them; one that was made again after a restart counts
+        once.
+    """
+    found = {}
+    for entry in history:
+        if "eval_loss" in entry:
+            scores = {
+                key.removeprefix("eval_"): value
+                for key, value in entry.items()
+                if key.startswith("eval_") and not key.endswith(("runtime", "per_second"))
+            }
+            found[entry["step"]] = {"step": entry["step"], **scores}
+    return list(found.values())
 
 
 def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:

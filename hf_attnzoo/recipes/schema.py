@@ -212,11 +212,12 @@ class EvaluationSection:
     """What is measured.
 
     Args:
-        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`; of another any of
-            `exact_match`, `sequence_error_rate`, `token_error_rate`, `token_accuracy`, `bleu`,
-            `chrf`.
+        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of
+            another any of `exact_match`, `sequence_error_rate`, `token_error_rate`, `word_error_rate`,
+            `character_error_rate`, `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models
+            that correct texts.
         best_metric: which of them chooses the best checkpoint.
-        tokenize: tokens of BLEU and of the token scores: `13a`, `intl`, `zh`, `char` or `none`.
+        tokenize: tokens of BLEU, GLEU and the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.
         samples: translations to print and to put into the card.
         maps: how many of them to draw the attention of.

@@ -295,11 +295,17 @@ def text_metrics(
         evaluation: which scores.
         references: the targets, or lists of accepted ones, as texts. The labels wouldn't do: a rare word is `<unk>`
             there.
-        sources: the sources as texts, which copied words are taken from; see `decode_rows`.
+        sources: the sources as texts, which copied words are taken from, see `decode_rows`, and which GLEU compares
+            with.
 
     Returns:
         Function from generated ids to the scores.
+
+    Raises:
+        ValueError: if GLEU is asked for without sources.
     """
+    if "gleu" in evaluation.metrics and sources is None:
+        raise ValueError("evaluation.metrics has 'gleu', which is for corrections of texts")
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         scores = generation_metrics(
@@ -308,6 +314,7 @@ def text_metrics(
             lowercase=evaluation.lowercase,
             tokenize=evaluation.tokenize,
             names=evaluation.metrics,
+            sources=sources,
         )
         return {name: value for name, value in scores.items() if not name.endswith("_signature")}
 

@@ -12,10 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from typer.testing import CliRunner
 
 from hf_attnzoo.cli import app
+from hf_attnzoo.evaluation import TextLikelihood, row_losses
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
-from hf_attnzoo.recipes.tasks import language_modeling
-from hf_attnzoo.recipes.tasks.language_modeling import row_losses
 
 MODELS = {
     "gpt": {
@@ -92,6 +91,19 @@ def test_the_scores_are_those_of_the_saved_model(text, tmp_path, family):
     assert result.metrics["perplexity"] == pytest.approx(math.exp(total / 200), rel=1e-4)
     assert result.metrics["bits_per_character"] == pytest.approx(total / 200 / math.log(2), rel=1e-5)
     assert result.metrics["cross_entropy_signature"] == "block:9|tokens:200"
+    # The same by the command. A block at a time, and not all in one batch
+    options = ["evaluate", str(result.model), str(text), "split=test", "--block-size", "9", "--batch-size", "3"]
+    done = CliRunner().invoke(app, [*options, "--json"])
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["tokens"] == 200
+    for name in ("cross_entropy", "perplexity", "bits_per_character", "bits_per_byte"):
+        # Every letter of the text is a byte
+        expected = result.metrics["bits_per_character" if name == "bits_per_byte" else name]
+        assert report[name] == pytest.approx(expected, rel=1e-5)
+        assert report[f"{name}_signature"] == "block:9|tokens:200"
+        low, high = report["intervals"][name]
+        assert low < expected < high
 
     prompt, goes_on, output = result.samples[0]
     # A block of the text: eight letters are no more than a prompt may have, so nothing is left to go on with.
@@ -137,7 +149,7 @@ def test_row_losses_by_hand():
 def test_a_lower_score_is_a_better_one(text, tmp_path, monkeypatch):
     # Rehearsed by nothing: the first is of step 2. The last is of the test split.
     scores = iter([3.0, 2.0, 2.5, 2.0, 1.0])
-    monkeypatch.setattr(language_modeling, "_scores", lambda *args: {"cross_entropy": next(scores)})
+    monkeypatch.setattr(TextLikelihood, "score", lambda *args: next(scores))
     changes = {"training__max_steps": 50, "training__patience": 2, "evaluation__metrics": ["cross_entropy"]}
     result = run_recipe(recipe(text, tmp_path / "run", **changes), Console(quiet=True))
     # Steps 2 and 4 are better than what was before them, 6 and 8 are not.
