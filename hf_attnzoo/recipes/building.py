@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedModel, Seq2SeqTrainingArguments
 
-from ..data import TokenBudgetBatchSampler, token_lengths
+from ..data import EpochBatchSampler, ShiftedBlocks, TokenBudgetBatchSampler, token_lengths
 from ..registry import Family
 from .resume import CHECKPOINTS
 from .schema import Recipe, nearest, wrong_type
@@ -152,17 +152,24 @@ def build_trainer(
         report_to=[],
     )
     train = datasets["train"]
+    rows, sampler_class = train, TokenBudgetBatchSampler
+    if recipe.data.shift_blocks:
+        if task.writes:
+            raise ValueError("data.shift_blocks=True is for language models: leave it out")
+        rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
+        # Which are full, as all shifted ones are.
+        train = train.select(range(len(rows)))
     return ZooTrainer(
         model=model,
         args=arguments,
-        batch_sampler=TokenBudgetBatchSampler(
+        batch_sampler=sampler_class(
             task.source_lengths(train, model),
             token_lengths(train, "labels"),
             max_tokens=section.batch_tokens,
             seed=recipe.seed,
         ),
         console=console,
-        train_dataset=train,
+        train_dataset=rows,
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),
         processing_class=processor,
