@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .dates import locale_names
     from .masking import MaskingCallback, MaskingCollator, next_sentence_pairs, tokenize_texts
     from .readers import load_pairs
+    from .shifting import EpochBatchSampler, ShiftedBlocks
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
     from .texts import cut_blocks, load_texts
@@ -30,6 +31,8 @@ _HOMES = {
     "one_row_per_caption": "captions",
     "load_texts": "texts",
     "cut_blocks": "texts",
+    "ShiftedBlocks": "shifting",
+    "EpochBatchSampler": "shifting",
     "locale_names": "dates",
     "SPLITS": "splits",
     "split_of": "splits",
@@ -58,6 +61,8 @@ __all__ = [
     "one_row_per_caption",
     "load_texts",
     "cut_blocks",
+    "ShiftedBlocks",
+    "EpochBatchSampler",
     "locale_names",
     "SPLITS",
     "split_of",

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
-from ..data import TokenBudgetBatchSampler, token_lengths
+from ..data import EpochBatchSampler, ShiftedBlocks, TokenBudgetBatchSampler, token_lengths
 from ..registry import Family
 from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
@@ -223,6 +223,13 @@ def build_trainer(
         report_to=[],
     )
     train = datasets["train"]
+    rows, sampler_class = train, TokenBudgetBatchSampler
+    if recipe.data.shift_blocks:
+        if task.writes:
+            raise ValueError("data.shift_blocks=True is for language models: leave it out")
+        rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
+        # Which are full, as all shifted ones are.
+        train = train.select(range(len(rows)))
     sampling = section.scheduled_sampling
     # What is wrong with a schedule is told now, not when training begins.
     own_schedule(section, model.config.hidden_size, 1)
@@ -235,7 +242,7 @@ def build_trainer(
         ema_decay=section.ema_decay,
         most_skipped=section.max_skipped_steps if section.on_nonfinite == "skip" else None,
         schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
-        batch_sampler=TokenBudgetBatchSampler(
+        batch_sampler=sampler_class(
             task.source_lengths(train, model),
             token_lengths(train, "labels"),
             max_tokens=section.batch_tokens,
@@ -243,7 +250,7 @@ def build_trainer(
             num_processes=arguments.world_size,
         ),
         console=console,
-        train_dataset=train,
+        train_dataset=rows,
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),
         processing_class=processor,

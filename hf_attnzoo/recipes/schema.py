@@ -32,6 +32,7 @@ class DataSection:
         max_source_length: longest source, in tokens. None: no limit.
         max_target_length: longest target, in tokens. None: no limit.
         block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
+        shift_blocks: whether the blocks of the training split begin elsewhere in every epoch.
         on_too_long: `raise`, `skip` or `truncate` a longer pair.
         license: licence of the data, for the model card; an identifier of the Hub, such as `cc-by-4.0`.
     """
@@ -44,6 +45,7 @@ class DataSection:
     max_source_length: int | None = None
     max_target_length: int | None = None
     block_size: int | None = None
+    shift_blocks: bool = False
     on_too_long: str = "skip"
     license: str | None = None
 
