@@ -21,7 +21,7 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from ..models.image_processing_show_attend_tell import open_image, rgb_pixels
-from ..pipelines.generating import eager_attention
+from ..pipelines.generating import eager_attention, target_spans, token_spans
 from .analysis import choose
 from .image_maps import ImageAttentionMap
 from .maps import KINDS, AttentionMap
@@ -287,51 +287,11 @@ def source_spans(
         A first and one past the last character for each token, those of `text_pair` counted on from one past the end
         of `text`; or None if the tokenizer doesn't tell.
     """
-    if not tokenizer.is_fast:
-        return None
-    encoding = tokenizer(*_texts(text, text_pair), padding=False, return_offsets_mapping=True)
-    shift = {None: None, 0: 0, 1: len(text) + 1}
-    starts = [shift[sequence] for sequence in encoding.sequence_ids()]
-    return [
-        None if start is None else (start + span[0], start + span[1])
-        for start, span in zip(starts, encoding["offset_mapping"], strict=True)
-    ]
+    return token_spans(tokenizer(*_texts(text, text_pair), padding=False), len(text) + 1)
 
 
 def _texts(*texts: str | None) -> list[str]:
     return [text for text in texts if text is not None]
-
-
-def target_spans(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], text: str
-) -> list[tuple[int, int] | None] | None:
-    """Characters of a written text that its tokens stand for, None for special ones.
-
-    Args:
-        tokenizer:
-            Which the ids are decoded with.
-        ids:
-            Target ids.
-        text:
-            What they are decoded to.
-
-    Returns:
-        A first and one past the last character for each token; or None if the text is put together otherwise than
-        from left to right, or not of these ids.
-    """
-    spans, special, before = [], set(tokenizer.all_special_ids), 0
-    for number, index in enumerate(ids):
-        if index in special:
-            spans.append(None)
-            continue
-        beginning = tokenizer.decode(ids[: number + 1], skip_special_tokens=True)
-        # Part of a character is shown as U+FFFD until the rest of it is there
-        end = len(beginning.rstrip("\ufffd"))
-        if end < before or text[:end] != beginning[:end]:
-            return None
-        spans.append((before, end))
-        before = end
-    return spans if before == len(text) else None
 
 
 def _generate(model: PreTrainedModel, inputs: dict[str, Tensor], generate_kwargs: dict) -> tuple[Tensor, list[Tensor]]:
