@@ -9,6 +9,7 @@ attention_map(captioner, processor, "photo.jpg").overlay("words.png")
 """
 
 from .capture import attention_map, attention_rows, source_tokens
+from .encoder_maps import question_attention_map, self_attention_map, summary_attention_map
 from .image_maps import ImageAttentionMap, find_peak, upsample
 from .maps import AttentionMap
 from .overlay import plot_overlay, plot_overlays
@@ -21,6 +22,9 @@ __all__ = [
     "plot_grid",
     "plot_overlay",
     "plot_overlays",
+    "self_attention_map",
+    "summary_attention_map",
+    "question_attention_map",
     "attention_rows",
     "source_tokens",
     "upsample",

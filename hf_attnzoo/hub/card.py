@@ -21,6 +21,9 @@ _METRIC_NAMES = {
     "cross_entropy": "cross-entropy, nats per token",
     "perplexity": "perplexity per token",
     "bits_per_character": "bits per character",
+    "masked_accuracy": "accuracy on masked tokens",
+    "mcc": "Matthews correlation",
+    "f1": "F1",
     "bleu": "BLEU",
     "chrf": "chrF",
 }

@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedModel, Seq2SeqTrainingArguments
 
-from ..data import TokenBudgetBatchSampler, token_lengths
+from ..data import TokenBudgetBatchSampler
 from ..registry import Family
 from .resume import CHECKPOINTS
 from .schema import Recipe, nearest, wrong_type
@@ -173,11 +173,12 @@ def build_trainer(
         args=arguments,
         batch_sampler=TokenBudgetBatchSampler(
             task.source_lengths(train, model),
-            token_lengths(train, "labels"),
+            task.target_lengths(train),
             max_tokens=section.batch_tokens,
             seed=recipe.seed,
         ),
         console=console,
+        counted=task.counted,
         train_dataset=train,
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),

@@ -34,14 +34,21 @@ class ZooTrainer(Seq2SeqTrainer):
 
     Args:
         batch_sampler: of the training data, on one device.
+        counted: what its speed is told in, `target tokens` or, of all that is read, `tokens`.
         console: where to report to. Default: `None`, standard output.
         kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
 
     def __init__(
-        self, *args: Any, batch_sampler: TokenBudgetBatchSampler, console: Console | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        batch_sampler: TokenBudgetBatchSampler,
+        console: Console | None = None,
+        counted: str = "target tokens",
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.counted = counted
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
         self._batch_sampler = batch_sampler
@@ -87,10 +94,14 @@ class ZooTrainer(Seq2SeqTrainer):
     def start_epoch(self, epoch: int) -> None:
         """Order the batches for an epoch, also where a wrapper stands between the loader and the sampler."""
         self._batch_sampler.set_epoch(epoch)
+        if hasattr(self.data_collator, "set_epoch"):
+            # Masks differ from epoch to epoch.
+            self.data_collator.set_epoch(epoch)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """One forward and backward pass; see `Trainer.training_step`."""
-        self.target_tokens_seen += int((inputs["labels"] != IGNORE_INDEX).sum())
+        counted = inputs["attention_mask"] if self.counted == "tokens" else inputs["labels"] != IGNORE_INDEX
+        self.target_tokens_seen += int(counted.sum())
         return super().training_step(model, inputs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
@@ -101,6 +112,8 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         """Generate and score one batch; see `Seq2SeqTrainer.prediction_step`."""
+        if not self.args.predict_with_generate:
+            return super().prediction_step(*args, **kwargs)
         # The parent writes defaults, a max_length of 20 among them, into the model's own settings.
         settings = self.model.generation_config
         self.model.generation_config = copy.deepcopy(settings)
