@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
-from ..data import EpochBatchSampler, ShiftedBlocks, TokenBudgetBatchSampler, token_lengths
+from ..data import EpochBatchSampler, ShiftedBlocks, TokenBudgetBatchSampler
 from ..registry import Family
 from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
@@ -244,12 +244,13 @@ def build_trainer(
         schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
         batch_sampler=sampler_class(
             task.source_lengths(train, model),
-            token_lengths(train, "labels"),
+            task.target_lengths(train),
             max_tokens=section.batch_tokens,
             seed=recipe.seed,
             num_processes=arguments.world_size,
         ),
         console=console,
+        counted=task.counted,
         train_dataset=rows,
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),

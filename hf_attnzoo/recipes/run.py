@@ -88,12 +88,15 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
             digests["pretrained"] = start.digest()
         for split in SPLITS:
             datasets[split], rows[split] = task.prepare(rows[split], processor)
+            if split != "train":
+                datasets[split] = task.for_evaluation(datasets[split], processor)
         if start is None:
             model = build_model(recipe, family, task, processor)
         else:
             model = starting_model(start, recipe, family, task, processor, console)
-    longest = int(token_lengths(datasets["train"], "labels").max())
-    model.generation_config = generation_config(recipe, model, longest)
+    if task.generates:
+        longest = int(token_lengths(datasets["train"], "labels").max())
+        model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
@@ -110,8 +113,9 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         return RunResult(output / MODEL, {}, [], seconds)
 
     model = trainer.whole_model
-    # The trainer fills the generation settings with defaults for its own use.
-    model.generation_config = generation_config(recipe, model, longest)
+    if task.generates:
+        # The trainer fills the generation settings with defaults for its own use.
+        model.generation_config = generation_config(recipe, model, longest)
     model.eval()
     shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outcome.outputs))))
     outputs = outcome.outputs[: len(shown)]
@@ -127,7 +131,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         license=recipe.license,
         data_name=data_name(recipe),
         data_license=recipe.data.license,
-        rows={split: len(prepared) for split, prepared in datasets.items()},
+        rows={split: task.size(prepared, rows[split]) for split, prepared in datasets.items()},
         parameters=parameters,
         vocabulary=task.vocabulary(processor),
         steps=trainer.state.global_step,

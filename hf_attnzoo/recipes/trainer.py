@@ -53,6 +53,7 @@ class ZooTrainer(Seq2SeqTrainer):
             weights as they are.
         most_skipped: steps with a loss or a gradient that isn't finite that are left out at most. Default: `None`, the
             first one stops the training.
+        counted: what its speed is told in, `target tokens` or, of all that is read, `tokens`.
         console: where to report to. Default: `None`, standard output.
         kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
@@ -68,9 +69,11 @@ class ZooTrainer(Seq2SeqTrainer):
         ema_decay: float | None = None,
         most_skipped: int | None = None,
         console: Console | None = None,
+        counted: str = "target tokens",
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.counted = counted
         self._model_class = type(self.model)
         self._whole_model: PreTrainedModel | None = None
         self.target_tokens_seen = 0
@@ -149,6 +152,7 @@ class ZooTrainer(Seq2SeqTrainer):
         """Order the batches for an epoch, also where a wrapper stands between the loader and the sampler."""
         self._batch_sampler.set_epoch(epoch)
         if hasattr(self._train_collator, "set_epoch"):
+            # Masks, and what dropout does to words, differ from epoch to epoch.
             self._train_collator.set_epoch(epoch)
 
     def rows_of_batch(self, place: int) -> list[int]:
@@ -159,7 +163,8 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """One forward and backward pass; see `Trainer.training_step`."""
-        self.target_tokens_seen += int((inputs["labels"] != IGNORE_INDEX).sum())
+        counted = inputs["attention_mask"] if self.counted == "tokens" else inputs["labels"] != IGNORE_INDEX
+        self.target_tokens_seen += int(counted.sum())
         loss = super().training_step(model, inputs, *args, **kwargs)
         self.guard.see(loss)
         return loss
@@ -228,6 +233,8 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         """Generate and score one batch; see `Seq2SeqTrainer.prediction_step`."""
+        if not self.args.predict_with_generate:
+            return super().prediction_step(*args, **kwargs)
         # The parent writes defaults, a max_length of 20 among them, into the model's own settings.
         settings = self.model.generation_config
         self.model.generation_config = copy.deepcopy(settings)
