@@ -26,7 +26,8 @@ class DataSection:
             the Hub.
         options: arguments of the source, for all splits; see `hf_attnzoo.data`.
         train: arguments for the training split alone, `source` and `split` among them if they differ. `source` can be
-            a list of several, whose rows are put together: a corpus and what `attnzoo backtranslate` has written.
+            a list of several with the same arguments, whose rows are put together: a corpus and what
+            `attnzoo backtranslate` has written.
         validation: the same for the split that chooses the best checkpoint.
         test: the same for the split that is reported.
         max_source_length: longest source, in tokens. None: no limit.

@@ -55,13 +55,19 @@ def test_the_command_writes_what_a_recipe_mixes_in(tiny_run, recipe_content, tmp
     sources = [f"<bt> {output['translation_text']}" for output in outputs]
     assert load_pairs(made).to_dict() == {"source": sources, "target": texts}
 
-    recipe = build_recipe(recipe_content(tmp_path, data__train={"source": ["reverse", str(made)]}))
-    recipe.data.options.clear()
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("".join(f"{number}\t-{number}\n" for number in range(200)))
+    recipe = build_recipe(
+        recipe_content(tmp_path, data={"source": str(corpus), "train": {"source": [str(corpus), str(made)]}})
+    )
     rows = load_splits(recipe, make_task("seq2seq", recipe))
     assert rows["train"]["source"][-3:] == sources
     assert rows["train"]["target"][-3:] == texts
-    assert not any("<bt>" in text for text in rows["test"]["source"])
-    assert data_name(recipe) == f"reverse, {made}"
+    # The corpus is dealt out as ever: nothing that is tested is trained on.
+    parts = [rows["train"]["source"][:-3], rows["validation"]["source"], rows["test"]["source"]]
+    assert all(len(part) > 1 for part in parts)
+    assert sorted(int(text) for part in parts for text in part) == list(range(200))
+    assert data_name(recipe) == f"{corpus}, {made}"
 
 
 def test_a_drawn_text_follows_the_seed(tiny_run, tmp_path):

@@ -77,10 +77,9 @@ def rows_of(tokenizer, texts):
 
 def test_cuts_depend_on_seed_epoch_and_row_alone(tokenizer):
     rows = rows_of(tokenizer, ["the lowest of the newest"] * 2)
-    longest = (40, 40)
 
     def batch(rows, seed=0, epoch=0):
-        collator = BPEDropoutCollator(Seq2SeqCollator(tokenizer), (tokenizer,) * 2, 0.4, seed=seed, longest=longest)
+        collator = BPEDropoutCollator(Seq2SeqCollator(tokenizer), (tokenizer,) * 2, 0.4, seed=seed)
         collator.set_epoch(epoch)
         made = collator(rows)
         return [
@@ -98,13 +97,13 @@ def test_cuts_depend_on_seed_epoch_and_row_alone(tokenizer):
     assert batch(rows, epoch=1) != first
 
 
-def test_a_row_is_no_longer_than_the_longest(tokenizer):
+def test_a_row_is_no_longer_than_the_limit(tokenizer):
     text = "the lowest of the newest"
     plain = tokenizer(text)["input_ids"]
     limits = (len(plain), len(plain) + 2)
     lengths = set()
     for seed in range(30):
-        made = BPEDropoutCollator(Seq2SeqCollator(tokenizer), (tokenizer,) * 2, 0.2, seed=seed, longest=limits)(
+        made = BPEDropoutCollator(Seq2SeqCollator(tokenizer), (tokenizer,) * 2, 0.2, seed=seed, limits=limits)(
             rows_of(tokenizer, [text])
         )
         assert made["input_ids"].shape[1] <= limits[0]
@@ -115,12 +114,12 @@ def test_a_row_is_no_longer_than_the_longest(tokenizer):
 def test_what_is_no_bpe_is_refused_or_left_alone(tokenizer):
     words = train_tokenizer("word", TEXTS, shared=True)
     with pytest.raises(ValueError, match=r"bpe_dropout=0\.1 is for tokenizers of the kinds bpe"):
-        BPEDropoutCollator(Seq2SeqCollator(words), (words, words), 0.1, seed=0, longest=(9, 9))
+        BPEDropoutCollator(Seq2SeqCollator(words), (words, words), 0.1, seed=0)
     with pytest.raises(ValueError, match=re.escape("tokenizer of WordLevel must be of BPE")):
         BPEDropout(words, 0.1)
     with pytest.raises(ValueError, match="rate=1 must be at least 0 and below 1"):
         BPEDropout(tokenizer, 1)
-    one_side = BPEDropoutCollator(Seq2SeqCollator(words), (words, tokenizer), 0.9, seed=0, longest=(99, 99))
+    one_side = BPEDropoutCollator(Seq2SeqCollator(words), (words, tokenizer), 0.9, seed=0)
     (row,) = rows_of(tokenizer, ["the lowest"])
     row["input_ids"] = words("the lowest")["input_ids"]
     made = one_side([row])

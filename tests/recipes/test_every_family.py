@@ -1,4 +1,4 @@
-"""Autocast through a recipe: every family trains a few steps in it, and stays finite."""
+"""Options of training for every family that recipes train: autocast stays finite, what has no sense is refused."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def recipe_of(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["bf16", *(["fp16"] if torch.accelerator.is_available() else [])])
 @pytest.mark.parametrize("family", RECIPES)
 def test_autocast_stays_finite(recipe_of, monkeypatch, family, precision):
     train, seen = run_module.train, {}
@@ -83,3 +83,15 @@ def test_autocast_stays_finite(recipe_of, monkeypatch, family, precision):
     weights = load_file(result.model / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     assert all(tensor.isfinite().all() for tensor in weights.values())
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_fp16_on_a_cpu_is_refused(recipe_of):
+    with pytest.raises(ValueError, match=r"training\.precision='fp16' needs an accelerator: set bf16 or fp32"):
+        run_recipe(recipe_of("gpt", precision="fp16"), Console(quiet=True))
+
+
+@pytest.mark.parametrize("family", ["show_attend_tell", "gpt"])
+def test_bpe_dropout_is_for_pairs(recipe_of, family):
+    with pytest.raises(ValueError, match=r"training\.bpe_dropout=0.1 is for pairs of texts: leave it out"):
+        run_recipe(recipe_of(family, bpe_dropout=0.1), Console(quiet=True))
