@@ -176,6 +176,10 @@ def build_trainer(
         # Inductor turns a scan over time into a loop that counts, and refuses without this, which fullgraph=True
         # implies and the Trainer's call of torch.compile doesn't.
         torch._dynamo.config.capture_scalar_outputs = True
+    on_cpu = not torch.accelerator.is_available()
+    if on_cpu and section.precision == "fp16":
+        # It would be full precision, without a word.
+        raise ValueError("training.precision='fp16' needs an accelerator: set bf16 or fp32 on a CPU")
     lower_is_better = recipe.evaluation.best_metric.endswith(_LOWER_IS_BETTER)
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(Path(recipe.output) / CHECKPOINTS),
@@ -192,7 +196,7 @@ def build_trainer(
         adam_beta2=section.adam_beta2,
         adam_epsilon=section.adam_epsilon,
         max_grad_norm=section.max_grad_norm,
-        use_cpu=not torch.accelerator.is_available(),
+        use_cpu=on_cpu,
         # Every parameter has a gradient in every step: there is nothing to look for.
         ddp_find_unused_parameters=False,
         bf16=section.precision == "bf16",
@@ -237,7 +241,7 @@ def build_trainer(
         model=model,
         args=arguments,
         optimizer_cls_and_kwargs=optimizer_class(section, arguments),
-        train_collator=task.dropout_collator(processor, train) if section.bpe_dropout else None,
+        train_collator=task.dropout_collator(processor, model) if section.bpe_dropout else None,
         scheduled_sampling=ScheduledSampling(sampling) if sampling.schedule != "none" else None,
         ema_decay=section.ema_decay,
         most_skipped=section.max_skipped_steps if section.on_nonfinite == "skip" else None,

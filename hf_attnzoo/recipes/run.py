@@ -207,8 +207,9 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
     for split in SPLITS:
         parts = []
         for source in _sources(recipe, split):
-            # A file that is named for one split is all of it; one that is named for all of them is dealt out.
-            whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
+            # A file that is named for one split is all of it; one that is named for all of them is dealt out, also
+            # where others are added to it.
+            whole = source != recipe.data.source and "source" in getattr(recipe.data, split) and os.path.isfile(source)
             arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
             arguments.pop("source", None)
             parts.append(task.load(source, training=split == "train", **arguments))

@@ -26,7 +26,8 @@ class DataSection:
             the Hub.
         options: arguments of the source, for all splits; see `hf_attnzoo.data`.
         train: arguments for the training split alone, `source` and `split` among them if they differ. `source` can be
-            a list of several, whose rows are put together: a corpus and what `attnzoo backtranslate` has written.
+            a list of several with the same arguments, whose rows are put together: a corpus and what
+            `attnzoo backtranslate` has written.
         validation: the same for the split that chooses the best checkpoint.
         test: the same for the split that is reported.
         max_source_length: longest source, in tokens. None: no limit.
@@ -237,8 +238,8 @@ class EvaluationSection:
 
     Args:
         metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of a
-            masked one any of `cross_entropy`, `perplexity`, `masked_accuracy`; of a classifier any of `accuracy`, `f1`,
-            `mcc`; of what answers questions `exact_match` and `f1`; of another any of `exact_match`,
+            masked one any of `cross_entropy`, `perplexity`, `masked_accuracy`; of a classifier any of `accuracy`,
+            `f1`, `mcc`; of what answers questions `exact_match` and `f1`; of another any of `exact_match`,
             `sequence_error_rate`, `token_error_rate`, `word_error_rate`, `character_error_rate`,
             `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
         best_metric: which of them chooses the best checkpoint.

@@ -143,7 +143,7 @@ class Task(ABC):
         """What makes a batch of prepared rows."""
 
     def dropout_collator(
-        self, processor: Processor, prepared: Dataset
+        self, processor: Processor, model: PreTrainedModel
     ) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
         """What makes a batch of prepared training rows whose words are cut in other ways every epoch.
 
