@@ -83,6 +83,7 @@ class RunFacts:
         example: Python expression that the pipeline can be called with.
         recipe: the recipe as YAML.
         has_map: whether `attention.png` lies beside the card.
+        pretrained: name of the checkpoint that training started from. Default: `None`, random weights.
         evaluations: scores of the validation split during training, each with its `step`, and `loss` among them. With
             them `curve.png` lies beside the card.
         best_metric: which of them chose the checkpoint.
@@ -109,6 +110,7 @@ class RunFacts:
     example: str
     recipe: str
     has_map: bool
+    pretrained: str | None = None
     evaluations: Sequence[Mapping[str, float]] = ()
     best_metric: str = ""
     hub_datasets: Sequence[str] = ()
@@ -177,7 +179,8 @@ def model_card(facts: RunFacts) -> ModelCard:
         _data(facts),
         "## Training",
         f"{facts.steps:,} steps in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
-        f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}.",
+        f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}."
+        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else ""),
         *(["![Loss and score by step](curve.png)"] if facts.evaluations else []),
         _table(("step", "training loss"), [(f"{step:,}", f"{loss:.4f}") for step, loss in _thin(facts.loss_curve)]),
         *_evaluations(facts),

@@ -1,26 +1,27 @@
 """From a recipe to a trained, measured, drawn, saved and reloaded model."""
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import transformers
-from datasets import Dataset, disable_progress_bars
+from datasets import Dataset, concatenate_datasets, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
 
 from ..data import CAPTION_SOURCES, SOURCES, SPLITS, token_lengths
-from ..hub import RunFacts
+from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
-from .building import build_model, build_trainer, generation_config
+from .building import build_model, build_trainer, generation_config, heed_launcher
+from .disk import discard
 from .reporting import make_console, report, say
-from .resume import CHECKPOINTS, MODEL, claim_output, has_ended, load_best, read_state
+from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest
-from .tasks import make_task, trainable
+from .starting import starting_model, starting_point, starting_processor
+from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
 from .trainer import ZooTrainer
 
@@ -63,10 +64,12 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         ValueError: if the recipe asks for something that doesn't exist, before any training.
     """
     console = console or make_console()
+    recipe = heed_launcher(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     family = find_family(recipe)
-    task = make_task(family.task, recipe)
+    task = make_task(recipe.task or family.task, recipe)
+    task.check()
     set_seed(recipe.seed)
     disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
@@ -75,12 +78,20 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     rows = load_splits(recipe, task)
     for split, some in rows.items():
         say(console, f"{split}: {len(some):,} {task.card.unit}, such as {task.show(some[0])}")
-    processor = task.build_processor(rows["train"])
     digests = {split: task.digest(some) for split, some in rows.items()}
     datasets = {}
-    for split in SPLITS:
-        datasets[split], rows[split] = task.prepare(rows[split], processor)
-    model = build_model(recipe, family, task, processor)
+    with starting_point(recipe, family) as start:
+        if start is None:
+            processor = task.build_processor(rows["train"])
+        else:
+            processor = starting_processor(start, recipe, task, rows["train"], console)
+            digests["pretrained"] = start.digest()
+        for split in SPLITS:
+            datasets[split], rows[split] = task.prepare(rows[split], processor)
+        if start is None:
+            model = build_model(recipe, family, task, processor)
+        else:
+            model = starting_model(start, recipe, family, task, processor, console)
     longest = int(token_lengths(datasets["train"], "labels").max())
     model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -88,13 +99,17 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     task.rehearse(trainer)
-    checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero())
+    with trainer.accelerator.main_process_first():
+        checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
+    if recipe.training.average_last is not None:
+        average_last(trainer, recipe.training.average_last)
     seconds = trainer.seconds
     outcome = task.measure(trainer, processor, datasets["test"], rows["test"])
     if outcome is None:
         return RunResult(output / MODEL, {}, [], seconds)
 
+    model = trainer.whole_model
     # The trainer fills the generation settings with defaults for its own use.
     model.generation_config = generation_config(recipe, model, longest)
     model.eval()
@@ -124,13 +139,14 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         example=task.example(rows["test"]),
         recipe=recipe.to_yaml(),
         has_map=len(pictured) > 0,
+        pretrained=recipe.pretrained.model,
         evaluations=evaluations(trainer.state.log_history),
         best_metric=recipe.evaluation.best_metric,
         hub_datasets=hub_datasets(recipe),
         attends=hasattr(model.config, "num_attention_heads") or getattr(model.config, "attention", "none") != "none",
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
-    shutil.rmtree(output / CHECKPOINTS)
+    discard(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, task, model, processor, shown, outputs, console)
     command = task.next_command(folder, rows["test"])
@@ -152,6 +168,15 @@ def find_family(recipe: Recipe) -> Family:
             f"did you mean {nearest(recipe.family, FAMILIES)!r}?"
         )
     family = FAMILIES[recipe.family]
+    if recipe.task is not None:
+        if recipe.task not in trainable():
+            raise ValueError(
+                f"task={recipe.task!r} is none of {', '.join(trainable())}; "
+                f"did you mean {nearest(recipe.task, trainable())!r}?"
+            )
+        if task_class(recipe.task).head not in family.config_class.auto_classes:
+            raise ValueError(f"task={recipe.task!r} needs a head that family={recipe.family!r} has not")
+        return family
     if family.task not in trainable():
         names = ", ".join(name for name, other in FAMILIES.items() if other.task in trainable())
         raise ValueError(
@@ -176,34 +201,39 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
     """
     splits = {}
     for split in SPLITS:
-        source = _source(recipe, split)
-        # A file that is named for one split is all of it; one that is named for all of them is dealt out.
-        whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
-        arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
-        arguments.pop("source", None)
-        splits[split] = task.load(source, training=split == "train", **arguments)
-        if not isinstance(splits[split], Dataset):
-            raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
-        if len(splits[split]) == 0:
-            raise ValueError(f"data: the {split} split of {source!r} is empty")
+        parts = []
+        for source in _sources(recipe, split):
+            # A file that is named for one split is all of it; one that is named for all of them is dealt out.
+            whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
+            arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
+            arguments.pop("source", None)
+            parts.append(task.load(source, training=split == "train", **arguments))
+            if not isinstance(parts[-1], Dataset):
+                raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
+            if len(parts[-1]) == 0:
+                raise ValueError(f"data: the {split} split of {source!r} is empty")
+        splits[split] = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
     return splits
 
 
-def _source(recipe: Recipe, split: str) -> str:
+def _sources(recipe: Recipe, split: str) -> list[str]:
     source = {"source": recipe.data.source, **recipe.data.options, **getattr(recipe.data, split)}["source"]
     if source is None:
         raise ValueError("data.source is missing: name a built-in source, a file, a folder or a dataset on the Hub")
-    return source
+    sources = source if isinstance(source, list) else [source]
+    if not sources or not all(isinstance(item, str) for item in sources):
+        raise ValueError(f"data.{split}.source={source!r} must be a name, or a list of names")
+    return sources
 
 
 def data_name(recipe: Recipe) -> str:
     """What the recipe names its data, with commas where the splits come from several sources."""
-    return ", ".join(dict.fromkeys(str(_source(recipe, split)) for split in SPLITS))
+    return ", ".join(dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split)))
 
 
 def hub_datasets(recipe: Recipe) -> list[str]:
     """Names of the recipe's sources that are neither built in nor here, and so were had from the Hub."""
-    sources = dict.fromkeys(str(_source(recipe, split)) for split in SPLITS)
+    sources = dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split))
     built_in = SOURCES.keys() | CAPTION_SOURCES.keys()
     return [source for source in sources if source not in built_in and not Path(source).expanduser().exists()]
 
@@ -240,12 +270,28 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     """
     if checkpoint is None:
         trainer.train()
+        trainer.gather_model()
         return
     say(trainer.progress_report.console, f"going on from {checkpoint}")
     state = read_state(checkpoint)
     if not has_ended(state):
         trainer.train(resume_from_checkpoint=str(checkpoint))
+        trainer.gather_model()
         return
     load_best(trainer.model, state, checkpoint)
     trainer.state = state
     trainer.start_clock(state)
+
+
+def average_last(trainer: ZooTrainer, number: int) -> None:
+    """Give a trained model the mean of its last checkpoints.
+
+    Args:
+        trainer: whose training has ended.
+        number: of checkpoints; a short run may have fewer.
+    """
+    # The last checkpoint of a run is its end, and every one up to it is whole.
+    checkpoints = checkpoints_in(Path(trainer.args.output_dir))
+    steps = [step for step in checkpoints if step <= trainer.state.global_step][-number:]
+    load_average(trainer.model, [checkpoints[step] for step in steps])
+    say(trainer.progress_report.console, f"mean of the {len(steps)} checkpoints at steps {', '.join(map(str, steps))}")

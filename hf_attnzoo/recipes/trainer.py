@@ -3,13 +3,18 @@
 import copy
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
     Seq2SeqTrainer,
@@ -19,12 +24,17 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import PrinterCallback
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, EvalPrediction, TrainOutput
 
 from ..data import TokenBudgetBatchSampler
 from ..evaluation import generation_metrics
+from .disk import writing
+from .guarding import NonFiniteGuard
 from .reporting import ProgressReport, make_console
+from .resume import list_files
+from .scheduled_sampling import ScheduledSampling
 from .schema import EvaluationSection
+from .weight_average import WeightAverage
 
 IGNORE_INDEX = -100
 
@@ -34,27 +44,60 @@ class ZooTrainer(Seq2SeqTrainer):
 
     Args:
         batch_sampler: of the training data, on one device.
+        optimizer_cls_and_kwargs: see `Trainer`.
+        schedule: from the optimiser steps of an epoch to a schedule that transformers lacks, or to None. Default:
+            `None`, without one.
+        train_collator: what makes a batch of training rows. Default: `None`, `data_collator`.
+        scheduled_sampling: what changes a batch before it is learnt from. Default: `None`, nothing.
+        ema_decay: of the moving average that evaluations and checkpoints are of. Default: `None`, they are of the
+            weights as they are.
+        most_skipped: steps with a loss or a gradient that isn't finite that are left out at most. Default: `None`, the
+            first one stops the training.
         console: where to report to. Default: `None`, standard output.
         kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
 
     def __init__(
-        self, *args: Any, batch_sampler: TokenBudgetBatchSampler, console: Console | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        batch_sampler: TokenBudgetBatchSampler,
+        optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+        schedule: Callable[[int], Callable[[int], float] | None] | None = None,
+        train_collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]] | None = None,
+        scheduled_sampling: ScheduledSampling | None = None,
+        ema_decay: float | None = None,
+        most_skipped: int | None = None,
+        console: Console | None = None,
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self._model_class = type(self.model)
+        self._whole_model: PreTrainedModel | None = None
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
+        # Seq2SeqTrainer doesn't pass it on.
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self._batch_sampler = batch_sampler
+        self._schedule = schedule
+        self._train_collator = train_collator or self.data_collator
+        self._scheduled_sampling = scheduled_sampling
+        self.resumed_from: str | None = None
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.progress_report = ProgressReport(self, console or make_console())
         self.add_callback(_Hooks(self))
         self.add_callback(self.progress_report)
+        self.guard = NonFiniteGuard(self, most_skipped)
+        self.add_callback(self.guard)
+        self.weight_average = None if ema_decay is None else WeightAverage(self, ema_decay)
+        if self.weight_average is not None:
+            self.add_callback(self.weight_average)
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """See `Trainer.train`."""
+        self.resumed_from = resume_from_checkpoint
         try:
-            return super().train(*args, **kwargs)
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
             self.progress_report.close()
 
@@ -63,11 +106,29 @@ class ZooTrainer(Seq2SeqTrainer):
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=self._batch_sampler,
-            collate_fn=self.data_collator,
+            collate_fn=self._train_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
         return self.accelerator.prepare(loader)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch."""
+        batches = -(-len(self._batch_sampler) // self.args.world_size)
+        return -(-batches // self.args.gradient_accumulation_steps)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """The recipe's schedule; see `Trainer.create_scheduler`."""
+        own = None if self._schedule is None else self._schedule(self.steps_per_epoch)
+        if self.lr_scheduler is None and own is not None:
+            self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, own)
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        """Names of the parameters that decay: all but vectors and numbers."""
+        return [name for name, parameter in model.named_parameters() if parameter.ndim > 1]
 
     @property
     def seconds(self) -> float:
@@ -87,17 +148,83 @@ class ZooTrainer(Seq2SeqTrainer):
     def start_epoch(self, epoch: int) -> None:
         """Order the batches for an epoch, also where a wrapper stands between the loader and the sampler."""
         self._batch_sampler.set_epoch(epoch)
+        if hasattr(self._train_collator, "set_epoch"):
+            self._train_collator.set_epoch(epoch)
+
+    def rows_of_batch(self, place: int) -> list[int]:
+        """Numbers in `train_dataset` of the rows of this process's batches of the step under way, the first at 0."""
+        number = self.state.global_step % self.steps_per_epoch * self.args.gradient_accumulation_steps + place
+        batches = list(self._batch_sampler)
+        return batches[(number * self.args.world_size + self.args.process_index) % len(batches)]
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """One forward and backward pass; see `Trainer.training_step`."""
         self.target_tokens_seen += int((inputs["labels"] != IGNORE_INDEX).sum())
-        return super().training_step(model, inputs, *args, **kwargs)
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        self.guard.see(loss)
+        return loss
+
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Loss of a batch; see `Trainer.compute_loss`."""
+        if self._scheduled_sampling is not None and self.model.training:
+            inputs = self._scheduled_sampling(self.model, inputs, self.state.global_step)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the averaged weights where there are some, those that are trained beside them; see `Trainer`."""
+        if self.weight_average is None or not self.is_in_train:
+            super().save_model(output_dir, _internal_call)
+            return
+        output_dir = output_dir or self.args.output_dir
+        with self.weight_average.in_place():
+            super().save_model(output_dir, _internal_call)
+            if self.args.should_save:
+                self.weight_average.save_trained(Path(output_dir))
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> torch.Tensor | float:
+        # The one place where the norm of a whole step is to be had.
+        self.guard.gradient_norm = super()._get_grad_norm(*args, **kwargs)
+        return self.guard.gradient_norm
+
+    @property
+    def whole_model(self) -> PreTrainedModel:
+        """The model in one piece, as `gather_model` has left it."""
+        return self.model if self._whole_model is None else self._whole_model
+
+    def gather_model(self) -> None:
+        """Put the model together in the first process where training keeps a part of it in each.
+
+        For all processes to call, when training has ended.
+        """
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled) or self.model_wrapped is None:
+            return
+        weights = self.accelerator.get_state_dict(self.model_wrapped)
+        if self.is_world_process_zero():
+            self._whole_model = self._model_class(self.model.config)
+            self._whole_model.load_state_dict(weights)
+            self._whole_model.generation_config = self.model.generation_config
+            self._whole_model.to(self.args.device)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with writing(folder):
+            super()._save_checkpoint(*args, **kwargs)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # What the parent does next calls the checkpoint complete and removes older ones: not before every process has
+        # written its part.
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            list_files(Path(output_dir))
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Every row once and in order, however many processes there are; see `Trainer.evaluation_loop`."""
         # Seq2SeqTrainer gathers the copies too that fill up the last batches of several processes.
         self.gather_function = self.accelerator.gather_for_metrics
-        return super().evaluation_loop(*args, **kwargs)
+        averaged = self.weight_average is not None and self.is_in_train
+        with self.weight_average.in_place() if averaged else nullcontext():
+            return super().evaluation_loop(*args, **kwargs)
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         """Generate and score one batch; see `Seq2SeqTrainer.prediction_step`."""
@@ -120,6 +247,9 @@ class _Hooks(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer.start_clock(state)
+        if state.global_step == 0 and args.world_size > 1:
+            # They begin with the same weights; what they drop and draw is not to be the same.
+            torch.manual_seed(args.seed + args.process_index)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -11,9 +11,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
-from ...data import Seq2SeqCollator, load_source, references, token_lengths, tokenize_pairs
+from ...data import BPEDropoutCollator, Seq2SeqCollator, load_source, references, token_lengths, tokenize_pairs
 from ...hub import CardTexts
-from ...models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
+from ...models.tokenization_attnzoo import tokenizer_sides, train_tokenizer, vocabulary_sizes
 from ...registry import FAMILIES
 from ..schema import both_sides
 from .writing import WritingTask
@@ -32,6 +32,7 @@ class TranslationTask(WritingTask):
         sample_columns=("source", "reference", "output"),
     )
 
+    head = "AutoModelForSeq2SeqLM"
     processor_class = AutoTokenizer
 
     own_data = "attnzoo train parallel-text data.source=YOUR_PAIRS.tsv"
@@ -44,8 +45,9 @@ class TranslationTask(WritingTask):
 
     def digest(self, rows: Dataset) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for batch in rows.select_columns(["source", "target"]).iter(batch_size=10_000):
-            digest.update("\0".join([*batch["source"], *batch["target"], ""]).encode())
+        columns = [name for name in ("source", "target", "references") if name in rows.column_names]
+        for batch in rows.select_columns(columns).iter(batch_size=10_000):
+            digest.update(json.dumps([batch[name] for name in columns]).encode())
         return digest.hexdigest()
 
     def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
@@ -66,6 +68,9 @@ class TranslationTask(WritingTask):
             lowercase=both_sides(section.lowercase),
             copy_slots=section.copy_slots,
         )
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return list(rows["source"]), list(rows["target"])
 
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return dict(zip(("source", "target"), vocabulary_sizes(processor), strict=True))
@@ -100,10 +105,29 @@ class TranslationTask(WritingTask):
             on_too_long=data.on_too_long,
         )
         # Pairs that were too long are not among them.
-        return prepared, rows.select(prepared["row"])
+        rows = rows.select(prepared["row"])
+        if self.recipe.training.bpe_dropout:
+            # To be cut anew, batch by batch.
+            for side in ("source", "target"):
+                prepared = prepared.add_column(side, rows[side])
+        return prepared, rows
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return Seq2SeqCollator(processor)
+
+    def dropout_collator(self, processor: PreTrainedTokenizerBase, prepared: Dataset) -> BPEDropoutCollator:
+        if self.recipe.tokenizer.copy_slots is not None:
+            raise ValueError(
+                f"training.bpe_dropout={self.recipe.training.bpe_dropout} cuts words, and "
+                f"tokenizer.copy_slots={self.recipe.tokenizer.copy_slots} copies whole ones: leave out one of them"
+            )
+        return BPEDropoutCollator(
+            self.collator(processor),
+            tokenizer_sides(processor),
+            self.recipe.training.bpe_dropout,
+            seed=self.recipe.seed,
+            longest=tuple(int(token_lengths(prepared, name).max()) for name in ("input_ids", "labels")),
+        )
 
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
         return token_lengths(prepared, "input_ids")
