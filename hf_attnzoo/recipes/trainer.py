@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils.dataclasses import get_module_class_from_name
 from rich.console import Console
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -76,6 +77,8 @@ class ZooTrainer(Seq2SeqTrainer):
         self.counted = counted
         self._model_class = type(self.model)
         self._whole_model: PreTrainedModel | None = None
+        if self.is_fsdp_enabled:
+            self._choose_shards()
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
         # Seq2SeqTrainer doesn't pass it on.
@@ -95,6 +98,17 @@ class ZooTrainer(Seq2SeqTrainer):
         self.weight_average = None if ema_decay is None else WeightAverage(self, ema_decay)
         if self.weight_average is not None:
             self.add_callback(self.weight_average)
+
+    def _choose_shards(self) -> None:
+        plugin = self.accelerator.state.fsdp_plugin
+        if plugin.transformer_cls_names_to_wrap is None:
+            # A recurrent decoder takes a step for every token, and uses parts of it outside of it: its weights stay
+            # together from the first step to the last.
+            plugin.transformer_cls_names_to_wrap = [
+                name
+                for name in self.model._no_split_modules or ()
+                if not name.endswith(("Decoder", "DecoderStep")) and get_module_class_from_name(self.model, name)
+            ]
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """See `Trainer.train`."""
@@ -207,7 +221,8 @@ class ZooTrainer(Seq2SeqTrainer):
         if self.is_world_process_zero():
             self._whole_model = self._model_class(self.model.config)
             self._whole_model.load_state_dict(weights)
-            self._whole_model.generation_config = self.model.generation_config
+            if self.model.can_generate():
+                self._whole_model.generation_config = self.model.generation_config
             self._whole_model.to(self.args.device)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
