@@ -301,7 +301,7 @@ def draw(cells: dict[str, list[Cell]], steps: int, path: Path) -> None:
     lower.set_xticks(distances, [str(distance) for distance in distances])
     lower.minorticks_off()
     lower.set_xlabel("steps between a symbol and the question about it", color=INK)
-    upper.legend(frameon=False, loc="center left", bbox_to_anchor=(0.0, 0.45))
+    figure.legend(frameon=False, loc="outside upper center", ncols=2)
     for axes in (upper, lower):
         axes.grid(axis="y", color=FAINT, linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
