@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .batching import TokenBudgetBatchSampler, token_lengths
     from .captions import load_captions, one_row_per_caption
-    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_pairs
+    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs
     from .dates import locale_names
     from .masking import MaskingCallback, MaskingCollator, next_sentence_pairs, tokenize_texts
     from .readers import load_pairs
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
-    from .texts import cut_blocks, load_texts
+    from .streaming import StreamedBatches
+    from .texts import cut_blocks, join_parts, load_texts
 
 _HOMES = {
     "load_source": "sources",
@@ -28,10 +29,12 @@ _HOMES = {
     "one_row_per_caption": "captions",
     "load_texts": "texts",
     "cut_blocks": "texts",
+    "join_parts": "texts",
     "locale_names": "dates",
     "SPLITS": "splits",
     "split_of": "splits",
     "tokenize_pairs": "collators",
+    "tokenize_buffer": "collators",
     "Seq2SeqCollator": "collators",
     "CaptionCollator": "collators",
     "MaskingCollator": "masking",
@@ -39,6 +42,7 @@ _HOMES = {
     "tokenize_texts": "masking",
     "next_sentence_pairs": "masking",
     "TokenBudgetBatchSampler": "batching",
+    "StreamedBatches": "streaming",
     "token_lengths": "batching",
 }
 
@@ -53,10 +57,12 @@ __all__ = [
     "one_row_per_caption",
     "load_texts",
     "cut_blocks",
+    "join_parts",
     "locale_names",
     "SPLITS",
     "split_of",
     "tokenize_pairs",
+    "tokenize_buffer",
     "Seq2SeqCollator",
     "MaskingCollator",
     "MaskingCallback",
@@ -64,6 +70,7 @@ __all__ = [
     "next_sentence_pairs",
     "CaptionCollator",
     "TokenBudgetBatchSampler",
+    "StreamedBatches",
     "token_lengths",
 ]
 

@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedModel, Seq2SeqTrainingArguments
 
-from ..data import TokenBudgetBatchSampler, token_lengths
+from ..data import StreamedBatches, TokenBudgetBatchSampler, token_lengths
 from ..registry import Family
 from .resume import CHECKPOINTS
 from .schema import Recipe, nearest, wrong_type
@@ -90,7 +90,7 @@ def build_trainer(
     task: Task,
     model: PreTrainedModel,
     processor: Processor,
-    datasets: dict[str, Dataset],
+    datasets: dict[str, Dataset | IterableDataset],
     validation: Dataset,
     console: Console | None = None,
 ) -> ZooTrainer:
@@ -101,7 +101,7 @@ def build_trainer(
         task: of the recipe.
         model: to train.
         processor: saved with every checkpoint.
-        datasets: prepared `train` and `validation` splits.
+        datasets: prepared `train` and `validation` splits; a streamed `train` as it is read.
         validation: the rows that the validation split was made of.
         console: where to report to. Default: `None`, standard output.
 
@@ -150,19 +150,30 @@ def build_trainer(
         # The trainer's default would turn the cache off in the model's own settings, for evaluation and for good.
         use_cache=True,
         report_to=[],
+        # A stream knows its place by itself.
+        ignore_data_skip=recipe.data.streaming,
     )
     train = datasets["train"]
+    budget = {"max_tokens": section.batch_tokens, "max_rows": section.batch_rows, "seed": recipe.seed}
+    if recipe.data.streaming:
+        batches = StreamedBatches(
+            train,
+            lambda rows: task.prepare_buffer(rows, processor),
+            lambda rows: task.source_lengths(rows, model),
+            buffer_size=recipe.data.buffer_size,
+            rank=arguments.process_index,
+            world_size=arguments.world_size,
+            **budget,
+        )
+    else:
+        lengths = task.source_lengths(train, model), token_lengths(train, "labels")
+        batches = TokenBudgetBatchSampler(*lengths, **budget)
     return ZooTrainer(
         model=model,
         args=arguments,
-        batch_sampler=TokenBudgetBatchSampler(
-            task.source_lengths(train, model),
-            token_lengths(train, "labels"),
-            max_tokens=section.batch_tokens,
-            seed=recipe.seed,
-        ),
+        batches=batches,
         console=console,
-        train_dataset=train,
+        train_dataset=batches if recipe.data.streaming else train,
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),
         processing_class=processor,

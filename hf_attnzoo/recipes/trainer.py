@@ -1,8 +1,10 @@
 """`Seq2SeqTrainer` with batches by token budget, evaluation on generated text, and progress that a person can read."""
 
 import copy
+import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, TrainOutput
 
-from ..data import TokenBudgetBatchSampler
+from ..data import StreamedBatches, TokenBudgetBatchSampler
 from ..evaluation import generation_metrics
 from .reporting import ProgressReport, make_console
 from .schema import EvaluationSection
@@ -33,41 +35,78 @@ class ZooTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` on batches of a token budget.
 
     Args:
-        batch_sampler: of the training data, on one device.
+        batches: of the training data, on one device: rows of the training dataset, or that dataset itself, a stream.
         console: where to report to. Default: `None`, standard output.
         kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
 
     def __init__(
-        self, *args: Any, batch_sampler: TokenBudgetBatchSampler, console: Console | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        batches: TokenBudgetBatchSampler | StreamedBatches,
+        console: Console | None = None,
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
-        self._batch_sampler = batch_sampler
+        self._batches = batches
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.progress_report = ProgressReport(self, console or make_console())
         self.add_callback(_Hooks(self))
         self.add_callback(self.progress_report)
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """See `Trainer.train`."""
+        if self._streams and resume_from_checkpoint:
+            state = Path(resume_from_checkpoint, self._stream_file).read_text(encoding="utf-8")
+            self._batches.load_state_dict(json.loads(state))
         try:
-            return super().train(*args, **kwargs)
+            return super().train(resume_from_checkpoint, **kwargs)
         finally:
             self.progress_report.close()
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of the training data, shared out over the processes by Accelerate."""
+        """Batches of the training data, shared out over the processes: by Accelerate, or by the stream itself."""
+        if self._streams:
+            pin_memory = self.args.dataloader_pin_memory
+            return DataLoader(self._batches, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory)
         loader = DataLoader(
             self.train_dataset,
-            batch_sampler=self._batch_sampler,
+            batch_sampler=self._batches,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
         return self.accelerator.prepare(loader)
+
+    @property
+    def rows_streamed(self) -> int | None:
+        """Rows that all processes have read for the steps so far; None where nothing is streamed."""
+        return self._batches.rows_read(self._batches_done) * self.args.world_size if self._streams else None
+
+    @property
+    def _streams(self) -> bool:
+        return isinstance(self._batches, StreamedBatches)
+
+    @property
+    def _batches_done(self) -> int:
+        return self.state.global_step * self.args.gradient_accumulation_steps
+
+    @property
+    def _stream_file(self) -> str:
+        return f"stream-{self.args.process_index}.json"
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model and, into a checkpoint, the place in a stream; see `Trainer.save_model`."""
+        super().save_model(output_dir, _internal_call)
+        # The state of the trainer, which says that a checkpoint is whole, comes after.
+        if _internal_call and self._streams:
+            folder = Path(output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            state = json.dumps(self._batches.state_dict(self._batches_done))
+            (folder / self._stream_file).write_text(state, encoding="utf-8")
 
     @property
     def seconds(self) -> float:
@@ -86,7 +125,8 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def start_epoch(self, epoch: int) -> None:
         """Order the batches for an epoch, also where a wrapper stands between the loader and the sampler."""
-        self._batch_sampler.set_epoch(epoch)
+        if not self._streams:
+            self._batches.set_epoch(epoch)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """One forward and backward pass; see `Trainer.training_step`."""

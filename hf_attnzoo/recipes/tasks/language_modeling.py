@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data import Seq2SeqCollator, cut_blocks, load_texts
+from ...data import Seq2SeqCollator, cut_blocks, join_parts, load_texts
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer
 from ..schema import DataSection, EvaluationSection
@@ -79,6 +79,7 @@ class LanguageModelingTask(Task):
         return {"vocab_size": len(processor)}
 
     def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+        rows = join_parts(rows)
         blocks = cut_blocks(rows, processor, self.recipe.data.block_size)
         # Samples come from all over the text.
         step = max(1, len(blocks) // _SAMPLES)
@@ -90,6 +91,14 @@ class LanguageModelingTask(Task):
         }
         samples = Dataset.from_dict(halves).add_column("characters", [sum(map(len, rows["text"]))] * len(some))
         return blocks, samples
+
+    def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+        return cut_blocks(join_parts(rows), processor, self.recipe.data.block_size)
+
+    def check_stream(self) -> None:
+        block, budget = self.recipe.data.block_size, self.recipe.training.batch_tokens
+        if block is not None and block > budget:
+            raise ValueError(f"training.batch_tokens={budget} must be at least data.block_size={block}")
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return _BlockCollator(processor)
