@@ -136,24 +136,52 @@ def write(
 @app.command()
 def attend(
     model: ModelArgument,
-    text: Annotated[str, typer.Argument(metavar="INPUT", help="Text to translate, or picture to caption.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
+    text: Annotated[str, typer.Argument(metavar="INPUT", help="Text to read, or picture to caption.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A .png, .svg or .pdf; an .html to look around in; a .gif that moves.",
+        ),
+    ],
     target: Annotated[
         str | None, typer.Option("--target", "-t", help="Show the attention while this is written.")
     ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="cross, or the self-attention of the encoder or the decoder.")
+    ] = None,
+    layer: Annotated[int, typer.Option(help="Layer, from 0, or from -1 backwards.")] = -1,
+    head: Annotated[int | None, typer.Option(help="One head of the layer, from 0, rather than the mean.")] = None,
+    heads: Annotated[bool, typer.Option("--heads", help="Every head of every layer, in a picture each.")] = False,
+    rollout: Annotated[bool, typer.Option("--rollout", help="Self-attention through all layers.")] = False,
+    words: Annotated[bool, typer.Option("--words", help="Words rather than tokens.")] = False,
     beams: BeamsOption = None,
     max_new_tokens: LengthOption = None,
 ) -> None:
-    """Draw where a model looks while it translates a text, or says what a picture shows."""
+    """Draw where a model looks while it reads a text, translates it, or says what a picture shows."""
     from .attention_maps import AttentionMap, attention_map
 
     with _plain_errors():
         loaded, processor = _load(model)
         options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-        drawn = attention_map(loaded, processor, text, target, **options)
-        drawn.plot(output)
+        drawn = attention_map(loaded, processor, text, target, kind=kind, layer=layer, head=head, **options)
+        if isinstance(drawn, AttentionMap):
+            drawn = drawn.by_words() if words else drawn
+            drawn = drawn.rollout() if rollout else drawn
+        elif words or rollout or heads:
+            raise ValueError("--words, --rollout and --heads are for the attention of texts, not of pictures")
+        suffix = output.suffix.lower()
+        if suffix in (".html", ".htm"):
+            drawn.to_html(output)
+        elif suffix in (".gif", ".webp"):
+            drawn.animate(output)
+        elif heads:
+            drawn.plot_heads(output)
+        else:
+            drawn.plot(output)
     written = drawn.target_text if isinstance(drawn, AttentionMap) else drawn.text
-    typer.echo(f"{text} → {written}: {output}")
+    typer.echo(f"{text}: {output}" if written == text else f"{text} → {written}: {output}")
 
 
 @app.command()
@@ -226,6 +254,22 @@ def convert(
 
 
 @app.command()
+def average(
+    checkpoints: Annotated[list[Path], typer.Argument(help="Folders of checkpoints of one model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+) -> None:
+    """Write a model whose weights are the mean of those of several checkpoints."""
+    from transformers.utils import logging
+
+    from .hub import average_checkpoints
+
+    logging.disable_progress_bar()
+    with _plain_errors():
+        folder = average_checkpoints(checkpoints, output)
+    typer.echo(f"{folder}: the mean of {len(checkpoints)} checkpoints")
+
+
+@app.command()
 def families() -> None:
     """List the families of models, and the recipes that ship."""
     from .recipes import shipped_recipes
@@ -248,7 +292,7 @@ def _plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     # The package that an import lacks is an optional one, such as timm for a backbone
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, FloatingPointError) as error:
         typer.echo(f"attnzoo: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error
 
@@ -316,18 +360,26 @@ def _read_lexicon(file: Path) -> dict[str, str]:
 _PIPELINES = {
     "seq2seq": ("attnzoo-translation", ("translate", "attend", "evaluate")),
     "image-to-text": ("attnzoo-captioning", ("caption", "attend", "evaluate")),
-    "causal-lm": ("text-generation", ("write",)),
+    "causal-lm": ("text-generation", ("write", "attend")),
 }
 
 
 def _load(model: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForImageTextToText, AutoModelForSeq2SeqLM, AutoProcessor, AutoTokenizer
+    """A model of any family, with the head that writes where it has one, and its tokenizer or processor."""
+    import transformers
 
-    task = _check_task(model, "seq2seq", "image-to-text")
     with _named(model):
-        if task == "image-to-text":
-            return AutoModelForImageTextToText.from_pretrained(model), AutoProcessor.from_pretrained(model)
-        return AutoModelForSeq2SeqLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+        config = transformers.AutoConfig.from_pretrained(model)
+        processor = transformers.AutoTokenizer
+        if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+            head, processor = transformers.AutoModelForImageTextToText, transformers.AutoProcessor
+        elif config.is_encoder_decoder:
+            head = transformers.AutoModelForSeq2SeqLM
+        elif type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+            head = transformers.AutoModel
+        else:
+            head = transformers.AutoModelForCausalLM
+        return head.from_pretrained(model), processor.from_pretrained(model)
 
 
 def _pipeline(model: str, task: str = "seq2seq") -> Any:

@@ -73,6 +73,7 @@ class RunFacts:
         example: Python expression that the pipeline can be called with.
         recipe: the recipe as YAML.
         has_map: whether `attention.png` lies beside the card.
+        pretrained: name of the checkpoint that training started from. Default: `None`, random weights.
     """
 
     kind: CardTexts
@@ -94,6 +95,7 @@ class RunFacts:
     example: str
     recipe: str
     has_map: bool
+    pretrained: str | None = None
 
 
 def hardware() -> str:
@@ -154,7 +156,8 @@ def model_card(facts: RunFacts) -> ModelCard:
         _data(facts),
         "## Training",
         f"{facts.steps:,} steps in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
-        f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}.",
+        f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}."
+        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else ""),
         _table(("step", "training loss"), [(f"{step:,}", f"{loss:.4f}") for step, loss in _thin(facts.loss_curve)]),
         f"```yaml\n{facts.recipe.strip()}\n```",
         "Versions: "

@@ -88,7 +88,7 @@ class TransformerEncoder(nn.Module):
         source_vocab_size = config.source_vocab_size or config.vocab_size
         self.embed_tokens = nn.Embedding(source_vocab_size, config.embedding_size, config.pad_token_id)
         self.inputs = TransformerInputs(config)
-        self.stack = TransformerStack(config, config.num_encoder_layers)
+        self.stack = TransformerStack(config, config.num_encoder_layers, residual_scale=config.encoder_residual_scale)
 
     @can_return_tuple
     def forward(
@@ -156,7 +156,13 @@ class TransformerDecoder(nn.Module):
         if config.source_vocab_size is not None:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         self.inputs = TransformerInputs(config)
-        self.stack = TransformerStack(config, config.num_decoder_layers, causal=True, cross_attention=True)
+        self.stack = TransformerStack(
+            config,
+            config.num_decoder_layers,
+            causal=True,
+            cross_attention=True,
+            residual_scale=config.decoder_residual_scale,
+        )
 
     def forward(
         self,

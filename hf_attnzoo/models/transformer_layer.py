@@ -49,11 +49,20 @@ class TransformerLayer(GradientCheckpointingLayer):
         layer_idx: number of the layer in its stack.
         causal: whether self-attention reads nothing that comes later.
         cross_attention: whether there is a source to read.
+        residual_scale: what x is multiplied by before something is added to it (Wang et al. 2022: alpha).
     """
 
-    def __init__(self, config: PreTrainedConfig, layer_idx: int, causal: bool = False, cross_attention: bool = False):
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        layer_idx: int,
+        causal: bool = False,
+        cross_attention: bool = False,
+        residual_scale: float = 1.0,
+    ):
         super().__init__()
         self.norm_first = config.norm_first
+        self.residual_scale = residual_scale
         self.self_attn = MultiHeadAttention(config, layer_idx, causal=causal)
         self.self_attn_norm = layer_norm(config)
         if cross_attention:
@@ -107,6 +116,8 @@ class TransformerLayer(GradientCheckpointingLayer):
         return norm(hidden) if self.norm_first else hidden
 
     def _after(self, norm: nn.Module, hidden: Tensor, added: Tensor) -> Tensor:
+        if self.residual_scale != 1:
+            hidden = self.residual_scale * hidden
         hidden = hidden + self.dropout(added)
         return hidden if self.norm_first else norm(hidden)
 
@@ -133,14 +144,21 @@ class TransformerStack(nn.Module):
     Args:
         config: see the module's docstring.
         num_layers: layers.
-        causal: see `TransformerLayer`, as for `cross_attention`.
+        causal: see `TransformerLayer`, as for `residual_scale`.
         cross_attention: whether there is a source to read.
     """
 
-    def __init__(self, config: PreTrainedConfig, num_layers: int, causal: bool = False, cross_attention: bool = False):
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        num_layers: int,
+        causal: bool = False,
+        cross_attention: bool = False,
+        residual_scale: float = 1.0,
+    ):
         super().__init__()
         self.layers = nn.ModuleList(
-            TransformerLayer(config, index, causal, cross_attention) for index in range(num_layers)
+            TransformerLayer(config, index, causal, cross_attention, residual_scale) for index in range(num_layers)
         )
         if config.norm_first:
             self.norm = layer_norm(config)

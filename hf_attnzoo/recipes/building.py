@@ -1,9 +1,12 @@
 """From a recipe to a model and its trainer."""
 
 import dataclasses
+import os
 from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate.utils import parse_flag_from_env
 from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
@@ -12,7 +15,7 @@ from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedMode
 from ..data import StreamedBatches, TokenBudgetBatchSampler, token_lengths
 from ..registry import Family
 from .resume import CHECKPOINTS
-from .schema import Recipe, nearest, wrong_type
+from .schema import Recipe, TrainingSection, nearest, wrong_type
 from .tasks.base import Processor, Task
 from .trainer import ZooTrainer
 
@@ -22,6 +25,57 @@ _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_
 
 # Ends of the names of scores that fall as a model gets better.
 _LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
+
+
+def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:
+    """The `model` section of a recipe: fields of a configuration, and perhaps `preset`.
+
+    Args:
+        recipe: of the run.
+        family: row of the registry.
+
+    Raises:
+        ValueError: if a field is unknown, or not the recipe's to set.
+    """
+    fields = dict(recipe.model)
+    config_class = family.config_class
+    known = [field.name for field in dataclasses.fields(config_class)]
+    for name in fields:
+        if name != "preset" and name not in known:
+            raise ValueError(
+                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
+            )
+        if name in _FOLLOWS:
+            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    return fields
+
+
+def heed_launcher(recipe: Recipe) -> Recipe:
+    """The recipe as it is trained, with the precision that `accelerate launch` asks for.
+
+    Args:
+        recipe: as it was read.
+
+    Returns:
+        The recipe, `training.precision` set where the launcher sets it.
+
+    Raises:
+        ValueError: if the launcher wants another precision than the recipe, or to shard a model on no accelerator.
+    """
+    for name in ("FSDP", "DEEPSPEED"):
+        if parse_flag_from_env(f"ACCELERATE_USE_{name}") and not torch.accelerator.is_available():
+            raise ValueError(
+                f"ACCELERATE_USE_{name}=true: a model is sharded over accelerators, and there is none here"
+            )
+    wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if wanted in ("no", recipe.training.precision):
+        return recipe
+    if recipe.training.precision != TrainingSection.precision or wanted not in ("bf16", "fp16"):
+        raise ValueError(
+            f"training.precision={recipe.training.precision}, but accelerate launch has mixed_precision={wanted}: "
+            "set one of them, to fp32, bf16 or fp16"
+        )
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, precision=wanted))
 
 
 def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
@@ -39,23 +93,14 @@ def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor
     Raises:
         ValueError: if a field is unknown, of the wrong type, or not the recipe's to set.
     """
-    fields = dict(recipe.model)
     config_class = family.config_class
-    known = [field.name for field in dataclasses.fields(config_class)]
-    for name in fields:
-        if name != "preset" and name not in known:
-            raise ValueError(
-                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
-            )
-        if name in _FOLLOWS:
-            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
-    fields |= task.model_fields(processor)
+    fields = model_settings(recipe, family) | task.model_fields(processor)
     preset = fields.pop("preset", None)
     try:
         config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
     except StrictDataclassError as error:
         raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
-    return family.model_class(family.head)(config)
+    return family.model_class(task.head)(config)
 
 
 def generation_config(recipe: Recipe, model: PreTrainedModel, longest: int) -> GenerationConfig:
@@ -128,6 +173,8 @@ def build_trainer(
         adam_beta2=section.adam_beta2,
         max_grad_norm=section.max_grad_norm,
         use_cpu=not torch.accelerator.is_available(),
+        # Every parameter has a gradient in every step: there is nothing to look for.
+        ddp_find_unused_parameters=False,
         bf16=section.precision == "bf16",
         fp16=section.precision == "fp16",
         activation_checkpointing=section.gradient_checkpointing,
@@ -137,9 +184,12 @@ def build_trainer(
         per_device_eval_batch_size=section.eval_batch_size,
         save_strategy="steps",
         save_steps=section.eval_steps,
-        save_total_limit=section.save_total_limit,
+        # The best one is among them, even where it is no longer one of the last.
+        save_total_limit=max(section.save_total_limit, (section.average_last or 0) + 1),
         restore_callback_states_from_checkpoint=True,
         logging_steps=section.logging_steps,
+        # It would hide what ends the run here.
+        logging_nan_inf_filter=False,
         load_best_model_at_end=True,
         metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
         greater_is_better=not lower_is_better,
@@ -167,7 +217,7 @@ def build_trainer(
         )
     else:
         lengths = task.source_lengths(train, model), token_lengths(train, "labels")
-        batches = TokenBudgetBatchSampler(*lengths, **budget)
+        batches = TokenBudgetBatchSampler(*lengths, **budget, num_processes=arguments.world_size)
     return ZooTrainer(
         model=model,
         args=arguments,

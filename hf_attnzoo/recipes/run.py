@@ -1,7 +1,6 @@
 """From a recipe to a trained, measured, drawn, saved and reloaded model."""
 
 import os
-import shutil
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,14 +12,16 @@ from rich.console import Console
 from transformers import set_seed
 
 from ..data import SPLITS, token_lengths
-from ..hub import RunFacts
+from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
-from .building import build_model, build_trainer, generation_config
+from .building import build_model, build_trainer, generation_config, heed_launcher
+from .disk import discard
 from .reporting import make_console, report, say
-from .resume import CHECKPOINTS, MODEL, claim_output, has_ended, load_best, read_state
+from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest
-from .tasks import make_task, trainable
+from .starting import starting_model, starting_point, starting_processor
+from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
 from .trainer import ZooTrainer
 
@@ -68,10 +69,12 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         ValueError: if the recipe asks for something that doesn't exist, before any training.
     """
     console = console or make_console()
+    recipe = heed_launcher(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     family = find_family(recipe)
-    task = make_task(family.task, recipe)
+    task = make_task(recipe.task or family.task, recipe)
+    task.check()
     set_seed(recipe.seed)
     disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
@@ -87,16 +90,24 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         say(console, f"{split}: {count} {task.card.unit}, such as {task.show(some[0])}")
     learnt = rows["train"] if stream is None else stream
     if recipe.tokenizer.train_rows is not None:
-        learnt = learnt.take(recipe.tokenizer.train_rows)
-    processor = task.build_processor(learnt)
+        learnt = _part(learnt, "take", recipe.tokenizer.train_rows, "train")
     digests = {split: task.digest(some) for split, some in rows.items()}
     datasets = {}
-    for split in SPLITS:
-        if split == "train" and stream is not None:
-            datasets[split] = stream
+    with starting_point(recipe, family) as start:
+        if start is None:
+            processor = task.build_processor(learnt)
         else:
-            datasets[split], rows[split] = task.prepare(rows[split], processor)
-    model = build_model(recipe, family, task, processor)
+            processor = starting_processor(start, recipe, task, learnt, console)
+            digests["pretrained"] = start.digest()
+        for split in SPLITS:
+            if split == "train" and stream is not None:
+                datasets[split] = stream
+            else:
+                datasets[split], rows[split] = task.prepare(rows[split], processor)
+        if start is None:
+            model = build_model(recipe, family, task, processor)
+        else:
+            model = starting_model(start, recipe, family, task, processor, console)
     longest = _longest_target(recipe, datasets["train"])
     model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -104,13 +115,17 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     task.rehearse(trainer)
-    checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero())
+    with trainer.accelerator.main_process_first():
+        checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
+    if recipe.training.average_last is not None:
+        average_last(trainer, recipe.training.average_last)
     seconds = trainer.seconds
     outcome = task.measure(trainer, processor, datasets["test"], rows["test"])
     if outcome is None:
         return RunResult(output / MODEL, {}, [], seconds)
 
+    model = trainer.whole_model
     # The trainer fills the generation settings with defaults for its own use.
     model.generation_config = generation_config(recipe, model, longest)
     model.eval()
@@ -143,9 +158,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         example=task.example(rows["test"]),
         recipe=recipe.to_yaml(),
         has_map=len(pictured) > 0,
+        pretrained=recipe.pretrained.model,
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
-    shutil.rmtree(output / CHECKPOINTS)
+    discard(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, task, model, processor, shown, outputs, console)
     command = task.next_command(folder, rows["test"])
@@ -167,6 +183,15 @@ def find_family(recipe: Recipe) -> Family:
             f"did you mean {nearest(recipe.family, FAMILIES)!r}?"
         )
     family = FAMILIES[recipe.family]
+    if recipe.task is not None:
+        if recipe.task not in trainable():
+            raise ValueError(
+                f"task={recipe.task!r} is none of {', '.join(trainable())}; "
+                f"did you mean {nearest(recipe.task, trainable())!r}?"
+            )
+        if task_class(recipe.task).head not in family.config_class.auto_classes:
+            raise ValueError(f"task={recipe.task!r} needs a head that family={recipe.family!r} has not")
+        return family
     if family.task not in trainable():
         names = ", ".join(name for name, other in FAMILIES.items() if other.task in trainable())
         raise ValueError(
@@ -268,12 +293,28 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     """
     if checkpoint is None:
         trainer.train()
+        trainer.gather_model()
         return
     say(trainer.progress_report.console, f"going on from {checkpoint}")
     state = read_state(checkpoint)
     if not has_ended(state):
         trainer.train(resume_from_checkpoint=str(checkpoint))
+        trainer.gather_model()
         return
     load_best(trainer.model, state, checkpoint)
     trainer.state = state
     trainer.start_clock(state)
+
+
+def average_last(trainer: ZooTrainer, number: int) -> None:
+    """Give a trained model the mean of its last checkpoints.
+
+    Args:
+        trainer: whose training has ended.
+        number: of checkpoints; a short run may have fewer.
+    """
+    # The last checkpoint of a run is its end, and every one up to it is whole.
+    checkpoints = checkpoints_in(Path(trainer.args.output_dir))
+    steps = [step for step in checkpoints if step <= trainer.state.global_step][-number:]
+    load_average(trainer.model, [checkpoints[step] for step in steps])
+    say(trainer.progress_report.console, f"mean of the {len(steps)} checkpoints at steps {', '.join(map(str, steps))}")

@@ -80,6 +80,29 @@ class TokenizerSection:
 
 @strict
 @dataclass
+class PretrainedSection:
+    """A checkpoint that the run starts from, rather than from random weights.
+
+    Args:
+        model: folder, or name on the Hub, of a model of the family, its head for another task left aside; or of one in
+            transformers' own format, or a training program's, that `attnzoo convert` reads. None: random weights. The
+            sizes are the checkpoint's, and the `model` section holds what shall be otherwise, such as `dropout`.
+        revision: commit, branch or tag on the Hub.
+        tokenizer: `keep` the checkpoint's, and don't look at the `tokenizer` section; `extend` it with what it has no
+            entry for in the training data; or `train` one as the `tokenizer` section says, with embeddings that start
+            anew.
+        added_tokens: most entries that `extend` adds to a vocabulary, those that occur most often, and at least
+            `tokenizer.min_frequency` times.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    tokenizer: str = "keep"
+    added_tokens: int = 1000
+
+
+@strict
+@dataclass
 class TrainingSection:
     """How long and how fast.
 
@@ -103,6 +126,8 @@ class TrainingSection:
         logging_steps: steps between reports of the loss.
         patience: evaluations without a better score until training stops. None: never.
         save_total_limit: checkpoints kept beside the best one.
+        average_last: the model is the mean of so many checkpoints, the last ones, rather than the best one. None: the
+            best one.
         num_workers: processes that collate batches; 0 does it in the main one.
         torch_compile: compile the model's forward.
         threads: CPU threads. None: torch's own choice.
@@ -127,6 +152,7 @@ class TrainingSection:
     logging_steps: int = 50
     patience: int | None = None
     save_total_limit: int = 2
+    average_last: int | None = None
     num_workers: int = 0
     torch_compile: bool = False
     threads: int | None = None
@@ -165,11 +191,13 @@ class Recipe:
         name: of the run, and of the model in its card.
         family: a row of `hf_attnzoo.FAMILIES`.
         output: folder that the run writes to.
+        task: what it is trained for, one of `hf_attnzoo.recipes.tasks.trainable()`. None: what its family is for.
         seed: of weights, order and dropout.
         license: licence of the trained model, an identifier of the Hub.
         data: see `DataSection`.
         tokenizer: see `TokenizerSection`.
         model: fields of the family's configuration, and `preset` to start from one of its presets.
+        pretrained: see `PretrainedSection`.
         training: see `TrainingSection`.
         generation: what `generate()` is given, in evaluation and as the saved model's default. Without a limit of
             length, outputs have at most twice the tokens of the longest training target.
@@ -179,11 +207,13 @@ class Recipe:
     name: str
     family: str
     output: str
+    task: str | None = None
     seed: int = 0
     license: str = "apache-2.0"
     data: DataSection = field(default_factory=DataSection)
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     model: dict[str, Any] = field(default_factory=dict)
+    pretrained: PretrainedSection = field(default_factory=PretrainedSection)
     training: TrainingSection = field(default_factory=TrainingSection)
     generation: dict[str, Any] = field(default_factory=dict)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
@@ -195,6 +225,7 @@ class Recipe:
 
 _CHOICES = {
     "data.on_too_long": ("raise", "skip", "truncate"),
+    "pretrained.tokenizer": ("keep", "extend", "train"),
     "training.precision": ("fp32", "bf16", "fp16"),
 }
 _LEAST = {
@@ -204,6 +235,7 @@ _LEAST = {
     "data.buffer_size": 1,
     "tokenizer.copy_slots": 0,
     "tokenizer.train_rows": 1,
+    "pretrained.added_tokens": 1,
     "training.batch_tokens": 1,
     "training.batch_rows": 1,
     "training.gradient_accumulation_steps": 1,
@@ -216,6 +248,7 @@ _LEAST = {
     "training.logging_steps": 1,
     "training.patience": 1,
     "training.save_total_limit": 1,
+    "training.average_last": 2,
     "training.num_workers": 0,
     "training.threads": 1,
     "evaluation.samples": 0,

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader
 from transformers import (
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
     Seq2SeqTrainer,
@@ -21,11 +22,13 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import PrinterCallback
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, EvalPrediction, TrainOutput
 
 from ..data import StreamedBatches, TokenBudgetBatchSampler
 from ..evaluation import generation_metrics
+from .disk import writing
 from .reporting import ProgressReport, make_console
+from .resume import list_files
 from .schema import EvaluationSection
 
 IGNORE_INDEX = -100
@@ -48,6 +51,8 @@ class ZooTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self._model_class = type(self.model)
+        self._whole_model: PreTrainedModel | None = None
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
         self._batches = batches
@@ -98,16 +103,6 @@ class ZooTrainer(Seq2SeqTrainer):
     def _stream_file(self) -> str:
         return f"stream-{self.args.process_index}.json"
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model and, into a checkpoint, the place in a stream; see `Trainer.save_model`."""
-        super().save_model(output_dir, _internal_call)
-        # The state of the trainer, which says that a checkpoint is whole, comes after.
-        if _internal_call and self._streams:
-            folder = Path(output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            state = json.dumps(self._batches.state_dict(self._batches_done))
-            (folder / self._stream_file).write_text(state, encoding="utf-8")
-
     @property
     def seconds(self) -> float:
         """Wall time of training so far, that of the runs it goes on from included."""
@@ -129,9 +124,54 @@ class ZooTrainer(Seq2SeqTrainer):
             self._batches.set_epoch(epoch)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One forward and backward pass; see `Trainer.training_step`."""
+        """One forward and backward pass; see `Trainer.training_step`.
+
+        Raises:
+            FloatingPointError: if the loss is no number, or an infinite one.
+        """
         self.target_tokens_seen += int((inputs["labels"] != IGNORE_INDEX).sum())
-        return super().training_step(model, inputs, *args, **kwargs)
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        if not torch.isfinite(loss):
+            raise FloatingPointError(
+                f"the loss is {float(loss)} at step {self.state.global_step + 1}: nothing can be learnt from here on; "
+                "lower training.learning_rate, or set training.max_grad_norm or training.precision=fp32"
+            )
+        return loss
+
+    @property
+    def whole_model(self) -> PreTrainedModel:
+        """The model in one piece, as `gather_model` has left it."""
+        return self.model if self._whole_model is None else self._whole_model
+
+    def gather_model(self) -> None:
+        """Put the model together in the first process where training keeps a part of it in each.
+
+        For all processes to call, when training has ended.
+        """
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled) or self.model_wrapped is None:
+            return
+        weights = self.accelerator.get_state_dict(self.model_wrapped)
+        if self.is_world_process_zero():
+            self._whole_model = self._model_class(self.model.config)
+            self._whole_model.load_state_dict(weights)
+            self._whole_model.generation_config = self.model.generation_config
+            self._whole_model.to(self.args.device)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with writing(folder):
+            super()._save_checkpoint(*args, **kwargs)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if self._streams:
+            state = json.dumps(self._batches.state_dict(self._batches_done))
+            Path(output_dir, self._stream_file).write_text(state, encoding="utf-8")
+        # What the parent does next calls the checkpoint complete and removes older ones: not before every process has
+        # written its part.
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            list_files(Path(output_dir))
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Every row once and in order, however many processes there are; see `Trainer.evaluation_loop`."""
@@ -160,6 +200,9 @@ class _Hooks(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer.start_clock(state)
+        if state.global_step == 0 and args.world_size > 1:
+            # They begin with the same weights; what they drop and draw is not to be the same.
+            torch.manual_seed(args.seed + args.process_index)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

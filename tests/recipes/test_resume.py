@@ -280,14 +280,36 @@ def test_a_file_in_place_of_the_folder_is_left_alone(world):
     assert (world.folder / "run").read_text() == "mine"
 
 
-def test_the_last_complete_checkpoint(tmp_path):
+def test_the_last_complete_checkpoint(tmp_path, caplog):
     assert last_complete_checkpoint(tmp_path) is None
     for step, text in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (100, "[]"), (101, '{"global_st')):
         (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "weights").write_text("0.1")
+        (tmp_path / f"checkpoint-{step}" / "files.json").write_text('{"weights": 3}')
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
+    for step, files in ((103, '{"weights": 4}'), (104, '{"weights": 3, "optimizer": 3}'), (105, None)):
+        shutil.copytree(tmp_path / "checkpoint-10", tmp_path / f"checkpoint-{step}")
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
+        (tmp_path / f"checkpoint-{step}" / "files.json").unlink()
+        if files is not None:
+            (tmp_path / f"checkpoint-{step}" / "files.json").write_text(files)
+    shutil.copytree(tmp_path / "checkpoint-10", tmp_path / "checkpoint-102")
     (tmp_path / "checkpoint-final").mkdir()
     (tmp_path / "checkpoint-200").mkdir()
     assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    told = [record.getMessage() for record in caplog.records]
+    for step, lack in (
+        (200, "trainer_state.json is missing or cut off"),
+        (105, "files.json is missing or cut off"),
+        (104, "optimizer is missing or cut off"),
+        (103, "weights is missing or cut off"),
+        (102, "trainer_state.json is of step 10"),
+        (101, "trainer_state.json is missing or cut off"),
+        (100, "trainer_state.json is missing or cut off"),
+    ):
+        folder = tmp_path / f"checkpoint-{step}"
+        assert told.pop(0) == f"{folder} is left out, since it was not written to its end: {lack}"
+    assert told == []
     assert (tmp_path / "checkpoint-200").is_dir()
     assert last_complete_checkpoint(tmp_path, remove_others=True) == tmp_path / "checkpoint-10"
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-9", "checkpoint-10", "checkpoint-final"}

@@ -15,6 +15,7 @@ from hf_attnzoo.recipes.reading import read_yaml, write_yaml
 from hf_attnzoo.recipes.schema import (
     DataSection,
     EvaluationSection,
+    PretrainedSection,
     Recipe,
     TokenizerSection,
     TrainingSection,
@@ -234,6 +235,7 @@ def test_a_recipe_written_with_every_default_is_the_same_recipe(write):
 SECTIONS = {
     "data": DataSection,
     "tokenizer": TokenizerSection,
+    "pretrained": PretrainedSection,
     "training": TrainingSection,
     "evaluation": EvaluationSection,
 }

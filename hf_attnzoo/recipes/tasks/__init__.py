@@ -20,6 +20,16 @@ def trainable() -> tuple[str, ...]:
     return tuple(_TASKS)
 
 
+def task_class(name: str) -> "type[Task]":
+    """The class of a task.
+
+    Args:
+        name: one of `trainable()`.
+    """
+    module, cls = _TASKS[name]
+    return getattr(importlib.import_module(f".{module}", __name__), cls)
+
+
 def make_task(name: str, recipe: "Recipe") -> "Task":
     """The task of a recipe.
 
@@ -27,5 +37,4 @@ def make_task(name: str, recipe: "Recipe") -> "Task":
         name: one of `trainable()`.
         recipe: of the run.
     """
-    module, cls = _TASKS[name]
-    return getattr(importlib.import_module(f".{module}", __name__), cls)(recipe)
+    return task_class(name)(recipe)

@@ -71,11 +71,22 @@ class Task(ABC):
     own_data: ClassVar[str]
     """Command that trains on a person's own data."""
 
+    head: ClassVar[str]
+    """Auto class of the models."""
+
     processor_class: ClassVar[type]
     """Auto class that loads what `build_processor` makes."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
+
+    def check(self) -> None:
+        """Refuse what the recipe says that means nothing to the task.
+
+        Raises:
+            ValueError: naming the key.
+        """
+        return
 
     @abstractmethod
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
@@ -94,6 +105,14 @@ class Task(ABC):
     def build_processor(self, rows: Dataset) -> Processor:
         """What makes tensors of rows, learnt from the training split and from nothing else."""
 
+    def adopt(self, processor: Processor) -> None:
+        """Make the processor of a checkpoint what the task needs, as far as it isn't."""
+        return
+
+    @abstractmethod
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        """What a tokenizer is trained on: texts of one vocabulary, or of source and target."""
+
     @abstractmethod
     def vocabulary(self, processor: Processor) -> dict[str, int]:
         """Entries of each vocabulary, by what it is for."""
@@ -101,6 +120,10 @@ class Task(ABC):
     @abstractmethod
     def model_fields(self, processor: Processor) -> dict[str, Any]:
         """Fields of the model's configuration that follow from the processor and from nothing else."""
+
+    def label_fields(self) -> dict[str, Any]:
+        """Fields of the model's configuration that follow from the classes in the training split; none."""
+        return {}
 
     @abstractmethod
     def prepare(self, rows: Dataset, processor: Processor) -> tuple[Dataset, Dataset]:
@@ -178,6 +201,12 @@ class Task(ABC):
     @abstractmethod
     def read(self, processor: Processor, ids: torch.Tensor, rows: Dataset) -> list[str]:
         """The texts of what `generate()` gives for `inputs`."""
+
+    def answer(
+        self, model: PreTrainedModel, processor: Processor, inputs: dict[str, torch.Tensor], rows: Dataset
+    ) -> list[str]:
+        """What a model says of rows, by hand, from their `inputs` on its device."""
+        return self.read(processor, model.generate(**inputs), rows)
 
     @abstractmethod
     def ask(self, pipe: Any, rows: Dataset) -> list[str]:

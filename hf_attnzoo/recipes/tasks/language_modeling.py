@@ -43,6 +43,7 @@ class LanguageModelingTask(Task):
     )
     writes = False
     own_data = "attnzoo train shakespeare data.source=YOUR_TEXT.txt"
+    head = "AutoModelForCausalLM"
     processor_class = AutoTokenizer
 
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
@@ -57,7 +58,7 @@ class LanguageModelingTask(Task):
             digest.update(f"{text}\0".encode())
         return digest.hexdigest()
 
-    def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
+    def check(self) -> None:
         data, evaluation = self.recipe.data, self.recipe.evaluation
         for name, value, default in (
             ("data.max_source_length", data.max_source_length, None),
@@ -70,7 +71,19 @@ class LanguageModelingTask(Task):
                 raise ValueError(f"{name}={value} means nothing to a language model: leave it out")
         if data.block_size is None:
             raise ValueError("data.block_size is missing: set it to the tokens that the model reads at a time")
+
+    def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
         return train_tokenizer(source_texts=rows["text"], causal=True, **one_vocabulary(self.recipe))
+
+    def adopt(self, processor: PreTrainedTokenizerBase) -> None:
+        if processor.pad_token_id is None:
+            # GPT-2 has no token for padding; what stands there is masked, and never predicted.
+            processor.pad_token = processor.eos_token
+        # A prompt goes on where it ends.
+        processor.padding_side = "left"
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return (list(rows["text"]),)
 
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return {"text": len(processor)}
@@ -147,7 +160,7 @@ class LanguageModelingTask(Task):
             metrics[name] = scores[name]
             metrics[f"{name}_signature"] = f"block:{self.recipe.data.block_size}|tokens:{int(losses[:, 1].sum())}"
         shown = rows.select(range(min(self.recipe.evaluation.samples, len(rows))))
-        model = trainer.model.eval()
+        model = trainer.whole_model.eval()
         outputs = []
         if len(shown):
             inputs = {name: value.to(model.device) for name, value in self.inputs(processor, shown).items()}

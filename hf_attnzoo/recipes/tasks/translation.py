@@ -32,6 +32,7 @@ class TranslationTask(WritingTask):
         sample_columns=("source", "reference", "output"),
     )
 
+    head = "AutoModelForSeq2SeqLM"
     processor_class = AutoTokenizer
 
     own_data = "attnzoo train parallel-text data.source=YOUR_PAIRS.tsv"
@@ -44,8 +45,9 @@ class TranslationTask(WritingTask):
 
     def digest(self, rows: Dataset) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for batch in rows.select_columns(["source", "target"]).iter(batch_size=10_000):
-            digest.update("\0".join([*batch["source"], *batch["target"], ""]).encode())
+        columns = [name for name in ("source", "target", "references") if name in rows.column_names]
+        for batch in rows.select_columns(columns).iter(batch_size=10_000):
+            digest.update(json.dumps([batch[name] for name in columns]).encode())
         return digest.hexdigest()
 
     def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
@@ -66,6 +68,9 @@ class TranslationTask(WritingTask):
             lowercase=both_sides(section.lowercase),
             copy_slots=section.copy_slots,
         )
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return list(rows["source"]), list(rows["target"])
 
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return dict(zip(("source", "target"), vocabulary_sizes(processor), strict=True))

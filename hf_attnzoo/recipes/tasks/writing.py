@@ -58,7 +58,7 @@ class WritingTask(Task):
             return None
         outputs = decode_rows(processor, predicted.predictions, self.source_texts(rows))
         metrics, intervals = score(self.recipe, outputs, self.targets(rows))
-        more_metrics, more_intervals = self.more_scores(trainer.model, processor, rows)
+        more_metrics, more_intervals = self.more_scores(trainer.whole_model, processor, rows)
         return Outcome(metrics | more_metrics, intervals | more_intervals, outputs)
 
     def read(self, processor: Processor, ids: torch.Tensor, rows: Dataset) -> list[str]:
