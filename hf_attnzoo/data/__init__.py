@@ -7,12 +7,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .back_translation import back_translate
     from .batching import TokenBudgetBatchSampler, token_lengths
+    from .bpe_dropout import BPEDropout, BPEDropoutCollator
     from .captions import load_captions, one_row_per_caption
     from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs
     from .dates import locale_names
     from .masking import MaskingCallback, MaskingCollator, next_sentence_pairs, tokenize_texts
     from .readers import load_pairs
+    from .shifting import EpochBatchSampler, ShiftedBlocks
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
     from .streaming import StreamedBatches
@@ -30,6 +33,8 @@ _HOMES = {
     "load_texts": "texts",
     "cut_blocks": "texts",
     "join_parts": "texts",
+    "ShiftedBlocks": "shifting",
+    "EpochBatchSampler": "shifting",
     "locale_names": "dates",
     "SPLITS": "splits",
     "split_of": "splits",
@@ -41,6 +46,9 @@ _HOMES = {
     "MaskingCallback": "masking",
     "tokenize_texts": "masking",
     "next_sentence_pairs": "masking",
+    "BPEDropout": "bpe_dropout",
+    "BPEDropoutCollator": "bpe_dropout",
+    "back_translate": "back_translation",
     "TokenBudgetBatchSampler": "batching",
     "StreamedBatches": "streaming",
     "token_lengths": "batching",
@@ -58,6 +66,8 @@ __all__ = [
     "load_texts",
     "cut_blocks",
     "join_parts",
+    "ShiftedBlocks",
+    "EpochBatchSampler",
     "locale_names",
     "SPLITS",
     "split_of",
@@ -69,6 +79,9 @@ __all__ = [
     "tokenize_texts",
     "next_sentence_pairs",
     "CaptionCollator",
+    "BPEDropout",
+    "BPEDropoutCollator",
+    "back_translate",
     "TokenBudgetBatchSampler",
     "StreamedBatches",
     "token_lengths",

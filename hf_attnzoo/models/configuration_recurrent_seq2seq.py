@@ -107,6 +107,11 @@ class RecurrentSeq2SeqConfig(AttnZooConfig):
                 raise ValueError(f'{name}=True is made of attention weights, and attention="none" has none')
         if self.num_copy_slots and not self.copy:
             raise ValueError(f"num_copy_slots={self.num_copy_slots} has no use with copy=False; leave it out")
+        if self.copy and self.label_smoothing:
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing} is for words of a softmax, and with copy=True some are "
+                f"copied: set label_smoothing=0"
+            )
         if self.copy:
             words = self.vocab_size - self.num_copy_slots
             if words < 1:

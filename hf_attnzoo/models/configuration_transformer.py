@@ -120,7 +120,6 @@ class TransformerConfig(AttnZooConfig):
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
-    label_smoothing: float | int = 0.0
     head_bias: bool = False
     initializer_range: float | int | None = None
     tie_word_embeddings: bool = True
@@ -160,7 +159,6 @@ class TransformerConfig(AttnZooConfig):
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
             activation_dropout=self.activation_dropout,
-            label_smoothing=self.label_smoothing,
         )
         check_not_negative(
             layer_norm_eps=self.layer_norm_eps,

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
-from .losses import IGNORE_INDEX, label_lengths, per_item, token_cross_entropy
+from .losses import IGNORE_INDEX, label_lengths, per_item, smoothed_cross_entropy
 from .packed_linear import PackedHeadGenerationMixin, PackedLinear
 from .pointer import label_mixture, mixture_log_probs
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
@@ -489,10 +489,11 @@ class RecurrentSeq2SeqForConditionalGeneration(
         config, mixture = self.config, None
         if config.copy:
             mixture = label_mixture(outputs.copy_gate, outputs.copy_weights, copy_ids, labels)
-        loss = token_cross_entropy(
+        loss = smoothed_cross_entropy(
             outputs.last_hidden_state,
             self.lm_head,
             labels,
+            config.label_smoothing if self.training else 0.0,
             num_items_in_batch,
             mixture=mixture,
             num_words=config.vocab_size - config.num_copy_slots,

@@ -15,6 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .multi_head import MultiHeadAttention
 from .pretrained import AttnZooPreTrainedModel
+from .unpadding import NO_PADDING, Padding
 
 
 def layer_norm(config: PreTrainedConfig) -> nn.LayerNorm:
@@ -80,6 +81,8 @@ class TransformerLayer(GradientCheckpointingLayer):
         source_mask: Any = None,
         cache: Cache | None = None,
         output_attentions: bool = False,
+        padding: Padding = NO_PADDING,
+        source_padding: Padding = NO_PADDING,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """One layer.
@@ -91,6 +94,7 @@ class TransformerLayer(GradientCheckpointingLayer):
             source_mask: of cross-attention, from `cross_mask`.
             cache: keys and values of earlier calls.
             output_attentions: return attention weights.
+            padding: what was taken out of the batch, see `MultiHeadAttention`, as for `source_padding`.
             kwargs: for the implementation of self-attention.
 
         Returns:
@@ -99,12 +103,18 @@ class TransformerLayer(GradientCheckpointingLayer):
         """
         cross_weights = None
         attended, weights = self.self_attn(
-            self._before(self.self_attn_norm, hidden), mask, None, cache, output_attentions, **kwargs
+            self._before(self.self_attn_norm, hidden), mask, None, cache, output_attentions, padding, **kwargs
         )
         hidden = self._after(self.self_attn_norm, hidden, attended)
         if hasattr(self, "cross_attn"):
             attended, cross_weights = self.cross_attn(
-                self._before(self.cross_attn_norm, hidden), source_mask, source, cache, output_attentions
+                self._before(self.cross_attn_norm, hidden),
+                source_mask,
+                source,
+                cache,
+                output_attentions,
+                padding,
+                source_padding,
             )
             hidden = self._after(self.cross_attn_norm, hidden, attended)
         hidden = self._after(

@@ -10,21 +10,32 @@ from accelerate.utils import parse_flag_from_env
 from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
-from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedModel, Seq2SeqTrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    GenerationConfig,
+    PreTrainedModel,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
-from ..data import StreamedBatches, TokenBudgetBatchSampler, token_lengths
+from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler, token_lengths
 from ..registry import Family
+from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
+from .scheduled_sampling import ScheduledSampling
 from .schema import Recipe, TrainingSection, nearest, wrong_type
 from .tasks.base import Processor, Task
 from .trainer import ZooTrainer
+
+LOGS = "logs"
 
 # Field of a configuration -> the key of a recipe's tokenizer section that decides on it.
 _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_copy_slots": "copy_slots"}
 
 
 # Ends of the names of scores that fall as a model gets better.
-_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
+_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character", "bits_per_byte", "ter")
 
 
 def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:
@@ -94,7 +105,14 @@ def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor
         ValueError: if a field is unknown, of the wrong type, or not the recipe's to set.
     """
     config_class = family.config_class
-    fields = model_settings(recipe, family) | task.model_fields(processor)
+    fields = model_settings(recipe, family)
+    smoothing = recipe.training.label_smoothing
+    if smoothing is not None and fields.setdefault("label_smoothing", smoothing) != smoothing:
+        raise ValueError(
+            f"training.label_smoothing={smoothing} and model.label_smoothing={fields['label_smoothing']} differ: "
+            "set one of them"
+        )
+    fields |= task.model_fields(processor)
     preset = fields.pop("preset", None)
     try:
         config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
@@ -165,12 +183,14 @@ def build_trainer(
         max_steps=section.max_steps,
         num_train_epochs=section.epochs,
         gradient_accumulation_steps=section.gradient_accumulation_steps,
-        optim=section.optimizer,
+        # The trainer is told of an optimiser that transformers lacks elsewhere.
+        **({} if section.optimizer == ADADELTA else {"optim": section.optimizer}),
         learning_rate=section.learning_rate,
-        lr_scheduler_type=section.scheduler,
-        warmup_steps=section.warmup_steps,
+        **scheduler_arguments(section, lower_is_better),
         weight_decay=section.weight_decay,
+        adam_beta1=section.adam_beta1,
         adam_beta2=section.adam_beta2,
+        adam_epsilon=section.adam_epsilon,
         max_grad_norm=section.max_grad_norm,
         use_cpu=not torch.accelerator.is_available(),
         # Every parameter has a gradient in every step: there is nothing to look for.
@@ -199,17 +219,25 @@ def build_trainer(
         remove_unused_columns=False,
         # The trainer's default would turn the cache off in the model's own settings, for evaluation and for good.
         use_cache=True,
+        # Those that the recipe names are among the callbacks.
         report_to=[],
         # A stream knows its place by itself.
         ignore_data_skip=recipe.data.streaming,
     )
     train = datasets["train"]
+    rows, sampler_class = train, TokenBudgetBatchSampler
+    if recipe.data.shift_blocks:
+        if task.writes:
+            raise ValueError("data.shift_blocks=True is for language models: leave it out")
+        rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
+        # Which are full, as all shifted ones are.
+        train = train.select(range(len(rows)))
     budget = {"max_tokens": section.batch_tokens, "max_rows": section.batch_rows, "seed": recipe.seed}
     if recipe.data.streaming:
-        batches = StreamedBatches(
+        rows = batches = StreamedBatches(
             train,
-            lambda rows: task.prepare_buffer(rows, processor),
-            lambda rows: task.source_lengths(rows, model),
+            lambda buffer: task.prepare_buffer(buffer, processor),
+            lambda prepared: task.source_lengths(prepared, model),
             buffer_size=recipe.data.buffer_size,
             rank=arguments.process_index,
             world_size=arguments.world_size,
@@ -217,16 +245,52 @@ def build_trainer(
         )
     else:
         lengths = task.source_lengths(train, model), token_lengths(train, "labels")
-        batches = TokenBudgetBatchSampler(*lengths, **budget, num_processes=arguments.world_size)
+        batches = sampler_class(*lengths, **budget, num_processes=arguments.world_size)
+    sampling = section.scheduled_sampling
+    # What is wrong with a schedule is told now, not when training begins.
+    own_schedule(section, model.config.hidden_size, 1)
     return ZooTrainer(
         model=model,
         args=arguments,
-        batches=batches,
+        optimizer_cls_and_kwargs=optimizer_class(section, arguments),
+        train_collator=task.dropout_collator(processor, train) if section.bpe_dropout else None,
+        scheduled_sampling=ScheduledSampling(sampling) if sampling.schedule != "none" else None,
+        ema_decay=section.ema_decay,
+        most_skipped=section.max_skipped_steps if section.on_nonfinite == "skip" else None,
+        schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
+        batch_sampler=batches,
         console=console,
-        train_dataset=batches if recipe.data.streaming else train,
+        train_dataset=rows,
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),
         processing_class=processor,
         **task.trainer_options(processor, validation),
-        callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
+        callbacks=[
+            *([EarlyStoppingCallback(section.patience)] if section.patience is not None else []),
+            *reporters(section.report_to, Path(recipe.output) / LOGS),
+        ],
     )
+
+
+def reporters(names: list[str], folder: Path) -> list[TrainerCallback]:
+    """Callbacks that report to programs which show the course of a training.
+
+    Args:
+        names: of transformers' integrations, such as `tensorboard`.
+        folder: for TensorBoard's files, unless the environment names another in `TENSORBOARD_LOGGING_DIR`.
+
+    Returns:
+        One callback for each name.
+
+    Raises:
+        ValueError: if transformers knows no such program, or it isn't installed.
+    """
+    try:
+        callbacks = [integration() for integration in get_reporting_integration_callbacks(names)]
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise ValueError(f"training.report_to={names}: {error}") from error
+    for callback in callbacks:
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            # Its own place is among the checkpoints, which are removed in the end.
+            callback.logging_dir = str(folder)
+    return callbacks

@@ -26,7 +26,7 @@ _FILES = "files.json"
 
 # What may change while a run is under way, since the weights don't hang on it.
 _FREE = ("name", "output", "license", "data.license", "training.threads", "training.num_workers")
-_FREE += ("training.eval_batch_size", "training.logging_steps", "training.save_total_limit")
+_FREE += ("training.eval_batch_size", "training.logging_steps", "training.save_total_limit", "training.report_to")
 _FREE += ("evaluation.samples", "evaluation.maps")
 
 

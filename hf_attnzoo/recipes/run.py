@@ -1,17 +1,18 @@
 """From a recipe to a trained, measured, drawn, saved and reloaded model."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 import torch
 import transformers
-from datasets import Dataset, IterableDataset, disable_progress_bars
+from datasets import Dataset, IterableDataset, concatenate_datasets, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
 
-from ..data import SPLITS, token_lengths
+from ..data import CAPTION_SOURCES, SOURCES, SPLITS, token_lengths
 from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config, heed_launcher
@@ -84,7 +85,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     # Of a stream the first rows stand for all where those have to be looked at.
     stream = rows["train"] if recipe.data.streaming else None
     if stream is not None:
-        rows["train"] = _held(stream.take(_HEAD), recipe, "train")
+        rows["train"] = _held(stream.take(_HEAD), data_name(recipe), "train")
     for split, some in rows.items():
         count = "a stream of" if split == "train" and stream is not None else f"{len(some):,}"
         say(console, f"{split}: {count} {task.card.unit}, such as {task.show(some[0])}")
@@ -159,6 +160,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         recipe=recipe.to_yaml(),
         has_map=len(pictured) > 0,
         pretrained=recipe.pretrained.model,
+        evaluations=evaluations(trainer.state.log_history),
+        best_metric=recipe.evaluation.best_metric,
+        hub_datasets=hub_datasets(recipe),
+        attends=hasattr(model.config, "num_attention_heads") or getattr(model.config, "attention", "none") != "none",
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
     discard(output / CHECKPOINTS)
@@ -218,25 +223,27 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
         task.check_stream()
     splits = {}
     for split in SPLITS:
-        source = _source(recipe, split)
-        # A file that is named for one split is all of it; one that is named for all of them is dealt out.
-        whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
-        arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
-        arguments.pop("source", None)
-        skip, take = (arguments.pop(name, None) for name in ("skip", "take"))
-        if recipe.data.streaming:
-            arguments["streaming"] = True
-        rows = task.load(source, training=split == "train", **arguments)
-        if not isinstance(rows, Dataset) and not recipe.data.streaming:
-            raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: set data.streaming=true")
-        for name, number in (("skip", skip), ("take", take)):
-            if number is not None:
-                rows = _part(rows, name, number, split)
-        if recipe.data.streaming and split != "train":
-            rows = _held(rows, recipe, split)
-        if isinstance(rows, Dataset) and len(rows) == 0:
-            raise ValueError(f"data: the {split} split of {source!r} is empty")
-        splits[split] = rows
+        parts = []
+        for source in _sources(recipe, split):
+            # A file that is named for one split is all of it; one that is named for all of them is dealt out.
+            whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
+            arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
+            arguments.pop("source", None)
+            skip, take = (arguments.pop(name, None) for name in ("skip", "take"))
+            if recipe.data.streaming:
+                arguments["streaming"] = True
+            rows = task.load(source, training=split == "train", **arguments)
+            if not isinstance(rows, Dataset) and not recipe.data.streaming:
+                raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: set data.streaming=true")
+            for name, number in (("skip", skip), ("take", take)):
+                if number is not None:
+                    rows = _part(rows, name, number, split)
+            if recipe.data.streaming and split != "train":
+                rows = _held(rows, source, split)
+            if isinstance(rows, Dataset) and len(rows) == 0:
+                raise ValueError(f"data: the {split} split of {source!r} is empty")
+            parts.append(rows)
+        splits[split] = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
     return splits
 
 
@@ -249,16 +256,16 @@ def _part(rows: Dataset | IterableDataset, name: str, number: int, split: str) -
     return rows.skip(number) if name == "skip" else rows.take(number)
 
 
-def _held(rows: Dataset | IterableDataset, recipe: Recipe, split: str) -> Dataset:
+def _held(rows: Dataset | IterableDataset, source: str, split: str) -> Dataset:
     """The rows of a stream that is short enough to be held in memory."""
     if isinstance(rows, Dataset):
         return rows
     held = list(islice(rows, _MOST_HELD + 1))
     if not held:
-        raise ValueError(f"data: the {split} split of {_source(recipe, split)!r} is empty")
+        raise ValueError(f"data: the {split} split of {source!r} is empty")
     if len(held) > _MOST_HELD:
         raise ValueError(
-            f"data: the {split} split of {_source(recipe, split)!r} has more than {_MOST_HELD:,} rows, and is read in "
+            f"data: the {split} split of {source!r} has more than {_MOST_HELD:,} rows, and is read in "
             f"full: set data.{split}.take"
         )
     return Dataset.from_list(held, features=rows.features)
@@ -271,16 +278,48 @@ def _longest_target(recipe: Recipe, train: Dataset | IterableDataset) -> int:
     return data.max_target_length or data.block_size or _HEAD
 
 
-def _source(recipe: Recipe, split: str) -> str:
+def _sources(recipe: Recipe, split: str) -> list[str]:
     source = {"source": recipe.data.source, **recipe.data.options, **getattr(recipe.data, split)}["source"]
     if source is None:
         raise ValueError("data.source is missing: name a built-in source, a file, a folder or a dataset on the Hub")
-    return source
+    sources = source if isinstance(source, list) else [source]
+    if not sources or not all(isinstance(item, str) for item in sources):
+        raise ValueError(f"data.{split}.source={source!r} must be a name, or a list of names")
+    return sources
 
 
 def data_name(recipe: Recipe) -> str:
     """What the recipe names its data, with commas where the splits come from several sources."""
-    return ", ".join(dict.fromkeys(str(_source(recipe, split)) for split in SPLITS))
+    return ", ".join(dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split)))
+
+
+def hub_datasets(recipe: Recipe) -> list[str]:
+    """Names of the recipe's sources that are neither built in nor here, and so were had from the Hub."""
+    sources = dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split))
+    built_in = SOURCES.keys() | CAPTION_SOURCES.keys()
+    return [source for source in sources if source not in built_in and not Path(source).expanduser().exists()]
+
+
+def evaluations(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Scores of the validation split during training.
+
+    Args:
+        history: the log of a trainer.
+
+    Returns:
+        For each evaluation its `step` and scores, `loss` among them; one that was made again after a restart counts
+        once.
+    """
+    found = {}
+    for entry in history:
+        if "eval_loss" in entry:
+            scores = {
+                key.removeprefix("eval_"): value
+                for key, value in entry.items()
+                if key.startswith("eval_") and not key.endswith(("runtime", "per_second"))
+            }
+            found[entry["step"]] = {"step": entry["step"], **scores}
+    return list(found.values())
 
 
 def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:

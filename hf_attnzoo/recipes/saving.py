@@ -9,7 +9,8 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import PreTrainedModel, pipeline
 
-from ..hub import RunFacts, model_card
+from ..hub import RunFacts, check_card, model_card, plot_curve
+from ..hub.card import metric_name
 from ..registry import Family
 from .disk import discard, scratch_folder, writing
 from .reporting import say
@@ -52,6 +53,11 @@ def save_run(
         task.write_extras(rows, scratch)
         if pictured is not None:
             task.draw(model, processor, pictured, scratch / "attention.png")
+        if facts.evaluations:
+            metric = facts.best_metric
+            curve = scratch / "curve.png"
+            plot_curve(facts.loss_curve, facts.evaluations, curve, metric=metric, name=metric_name(metric))
+        check_card(scratch / "README.md")
         # A folder can't replace a full one in a single move. Between these the checkpoints still have the model.
         discard(folder)
         scratch.rename(folder)

@@ -146,6 +146,18 @@ class Task(ABC):
     def collator(self, processor: Processor) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
         """What makes a batch of prepared rows."""
 
+    def dropout_collator(
+        self, processor: Processor, prepared: Dataset
+    ) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
+        """What makes a batch of prepared training rows whose words are cut in other ways every epoch.
+
+        Raises:
+            ValueError: if this kind of data has no such thing.
+        """
+        raise ValueError(
+            f"training.bpe_dropout={self.recipe.training.bpe_dropout} is for pairs of texts: leave it out"
+        )
+
     @abstractmethod
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
         """How many positions the encoder makes of each row, which with the target's fill the budget of a batch."""

@@ -11,9 +11,17 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
-from ...data import Seq2SeqCollator, load_source, references, token_lengths, tokenize_buffer, tokenize_pairs
+from ...data import (
+    BPEDropoutCollator,
+    Seq2SeqCollator,
+    load_source,
+    references,
+    token_lengths,
+    tokenize_buffer,
+    tokenize_pairs,
+)
 from ...hub import CardTexts
-from ...models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
+from ...models.tokenization_attnzoo import tokenizer_sides, train_tokenizer, vocabulary_sizes
 from ...registry import FAMILIES
 from ..schema import both_sides
 from .writing import WritingTask
@@ -105,7 +113,12 @@ class TranslationTask(WritingTask):
             on_too_long=data.on_too_long,
         )
         # Pairs that were too long are not among them.
-        return prepared, rows.select(prepared["row"])
+        rows = rows.select(prepared["row"])
+        if self.recipe.training.bpe_dropout:
+            # To be cut anew, batch by batch.
+            for side in ("source", "target"):
+                prepared = prepared.add_column(side, rows[side])
+        return prepared, rows
 
     def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         data = self.recipe.data
@@ -124,6 +137,20 @@ class TranslationTask(WritingTask):
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return Seq2SeqCollator(processor)
+
+    def dropout_collator(self, processor: PreTrainedTokenizerBase, prepared: Dataset) -> BPEDropoutCollator:
+        if self.recipe.tokenizer.copy_slots is not None:
+            raise ValueError(
+                f"training.bpe_dropout={self.recipe.training.bpe_dropout} cuts words, and "
+                f"tokenizer.copy_slots={self.recipe.tokenizer.copy_slots} copies whole ones: leave out one of them"
+            )
+        return BPEDropoutCollator(
+            self.collator(processor),
+            tokenizer_sides(processor),
+            self.recipe.training.bpe_dropout,
+            seed=self.recipe.seed,
+            longest=tuple(int(token_lengths(prepared, name).max()) for name in ("input_ids", "labels")),
+        )
 
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
         return token_lengths(prepared, "input_ids")
