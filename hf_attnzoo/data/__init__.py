@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .batching import TokenBudgetBatchSampler, token_lengths
     from .bpe_dropout import BPEDropout, BPEDropoutCollator
     from .captions import load_captions, one_row_per_caption
-    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_pairs
+    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs
     from .dates import locale_names
     from .labelled import load_labelled
     from .masking import (
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from .shifting import EpochBatchSampler, ShiftedBlocks
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
-    from .texts import cut_blocks, load_texts
+    from .streaming import StreamedBatches
+    from .texts import cut_blocks, join_parts, load_texts
 
 _HOMES = {
     "load_source": "sources",
@@ -40,12 +41,14 @@ _HOMES = {
     "one_row_per_caption": "captions",
     "load_texts": "texts",
     "cut_blocks": "texts",
+    "join_parts": "texts",
     "ShiftedBlocks": "shifting",
     "EpochBatchSampler": "shifting",
     "locale_names": "dates",
     "SPLITS": "splits",
     "split_of": "splits",
     "tokenize_pairs": "collators",
+    "tokenize_buffer": "collators",
     "Seq2SeqCollator": "collators",
     "CaptionCollator": "collators",
     "MaskingCollator": "masking",
@@ -60,6 +63,7 @@ _HOMES = {
     "load_labelled": "labelled",
     "load_questions": "questions",
     "TokenBudgetBatchSampler": "batching",
+    "StreamedBatches": "streaming",
     "token_lengths": "batching",
 }
 
@@ -74,12 +78,14 @@ __all__ = [
     "one_row_per_caption",
     "load_texts",
     "cut_blocks",
+    "join_parts",
     "ShiftedBlocks",
     "EpochBatchSampler",
     "locale_names",
     "SPLITS",
     "split_of",
     "tokenize_pairs",
+    "tokenize_buffer",
     "Seq2SeqCollator",
     "MaskingCollator",
     "MaskingCallback",
@@ -94,6 +100,7 @@ __all__ = [
     "BPEDropoutCollator",
     "back_translate",
     "TokenBudgetBatchSampler",
+    "StreamedBatches",
     "token_lengths",
 ]
 

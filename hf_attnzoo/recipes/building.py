@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import parse_flag_from_env
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from transformers import (
@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
-from ..data import EpochBatchSampler, ShiftedBlocks, TokenBudgetBatchSampler
+from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler
 from ..registry import Family
 from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
@@ -153,7 +153,7 @@ def build_trainer(
     task: Task,
     model: PreTrainedModel,
     processor: Processor,
-    datasets: dict[str, Dataset],
+    datasets: dict[str, Dataset | IterableDataset],
     validation: Dataset,
     console: Console | None = None,
 ) -> ZooTrainer:
@@ -164,7 +164,7 @@ def build_trainer(
         task: of the recipe.
         model: to train.
         processor: saved with every checkpoint.
-        datasets: prepared `train` and `validation` splits.
+        datasets: prepared `train` and `validation` splits; a streamed `train` as it is read.
         validation: the rows that the validation split was made of.
         console: where to report to. Default: `None`, standard output.
 
@@ -225,6 +225,8 @@ def build_trainer(
         use_cache=True,
         # Those that the recipe names are among the callbacks.
         report_to=[],
+        # A stream knows its place by itself.
+        ignore_data_skip=recipe.data.streaming,
     )
     train = datasets["train"]
     rows, sampler_class = train, TokenBudgetBatchSampler
@@ -234,6 +236,20 @@ def build_trainer(
         rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
         # Which are full, as all shifted ones are.
         train = train.select(range(len(rows)))
+    budget = {"max_tokens": section.batch_tokens, "max_rows": section.batch_rows, "seed": recipe.seed}
+    if recipe.data.streaming:
+        rows = batches = StreamedBatches(
+            train,
+            lambda buffer: task.prepare_buffer(buffer, processor),
+            lambda prepared: task.source_lengths(prepared, model),
+            buffer_size=recipe.data.buffer_size,
+            rank=arguments.process_index,
+            world_size=arguments.world_size,
+            **budget,
+        )
+    else:
+        lengths = task.source_lengths(train, model), task.target_lengths(train)
+        batches = sampler_class(*lengths, **budget, num_processes=arguments.world_size)
     sampling = section.scheduled_sampling
     # What is wrong with a schedule is told now, not when training begins.
     own_schedule(section, model.config.hidden_size, 1)
@@ -246,13 +262,7 @@ def build_trainer(
         ema_decay=section.ema_decay,
         most_skipped=section.max_skipped_steps if section.on_nonfinite == "skip" else None,
         schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
-        batch_sampler=sampler_class(
-            task.source_lengths(train, model),
-            task.target_lengths(train),
-            max_tokens=section.batch_tokens,
-            seed=recipe.seed,
-            num_processes=arguments.world_size,
-        ),
+        batch_sampler=batches,
         console=console,
         counted=task.counted,
         train_dataset=rows,

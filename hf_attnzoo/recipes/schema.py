@@ -38,6 +38,10 @@ class DataSection:
             of what a window has room for, if that is less.
         on_too_long: `raise`, `skip` or `truncate` a longer pair.
         license: licence of the data, for the model card; an identifier of the Hub, such as `cc-by-4.0`.
+        streaming: read the training split while training, a buffer at a time, for what is larger than the memory; the
+            other splits are read in full. Needs `training.max_steps`. Every split may have `skip` and `take`, how many
+            rows to pass over at its beginning and to read then.
+        buffer_size: rows of a streamed split that are read at a time, and shuffled and put into batches together.
     """
 
     source: str | None = None
@@ -52,6 +56,8 @@ class DataSection:
     stride: int | None = None
     on_too_long: str = "skip"
     license: str | None = None
+    streaming: bool = False
+    buffer_size: int = 10_000
 
 
 @strict
@@ -68,6 +74,8 @@ class TokenizerSection:
         lowercase: whether case is dropped; or two values.
         copy_slots: for a model with `copy: true`, how many different unknown words of a source can be copied. None:
             no words are matched, which does for a shared vocabulary.
+        train_rows: how many rows of the training split, the first ones, the vocabulary is learnt from. None: all,
+            which a streamed split can't give.
     """
 
     kind: str | list[str] = "bpe"
@@ -76,6 +84,7 @@ class TokenizerSection:
     min_frequency: int | list[int] = 1
     lowercase: bool | list[bool] = False
     copy_slots: int | None = None
+    train_rows: int | None = None
 
 
 @strict
@@ -152,6 +161,7 @@ class TrainingSection:
         max_steps: optimiser steps; -1 goes by `epochs`.
         epochs: passes over the training data, where `max_steps` is -1.
         batch_tokens: padded tokens of a batch on one device, source and target together.
+        batch_rows: most rows of a batch on one device. None: as many as `batch_tokens` holds.
         gradient_accumulation_steps: batches per optimiser step.
         optimizer: name in transformers' `OptimizerNames`, such as `adamw_torch_fused`, `adafactor` or `sgd`; or
             `adadelta`, with rho 0.95 and epsilon 1e-6 as Bahdanau et al. (2015) had it, whose learning rate is 1.
@@ -199,6 +209,7 @@ class TrainingSection:
     max_steps: int = -1
     epochs: float | int = 10
     batch_tokens: int = 4000
+    batch_rows: int | None = None
     gradient_accumulation_steps: int = 1
     optimizer: str = "adamw_torch_fused"
     optimizer_options: dict[str, Any] = field(default_factory=dict)
@@ -313,9 +324,12 @@ _LEAST = {
     "data.max_target_length": 1,
     "data.block_size": 2,
     "data.stride": 0,
+    "data.buffer_size": 1,
     "tokenizer.copy_slots": 0,
+    "tokenizer.train_rows": 1,
     "pretrained.added_tokens": 1,
     "training.batch_tokens": 1,
+    "training.batch_rows": 1,
     "training.gradient_accumulation_steps": 1,
     "training.learning_rate": 0,
     "training.warmup_steps": 0,
@@ -416,12 +430,44 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
             f"{where}: training.scheduled_sampling.k={sampling.k} must be {limit} for "
             f"training.scheduled_sampling.schedule={sampling.schedule!r}"
         )
+    if recipe.data.streaming:
+        check_stream(recipe, where)
     if recipe.evaluation.best_metric not in recipe.evaluation.metrics:
         raise ValueError(
             f"{where}: evaluation.best_metric={recipe.evaluation.best_metric!r} must be one of evaluation.metrics, "
             f"{', '.join(recipe.evaluation.metrics)}"
         )
     return recipe
+
+
+def check_stream(recipe: Recipe, where: str = "recipe") -> None:
+    """Refuse a recipe that wants to know of a stream what is known at its end alone.
+
+    Args:
+        recipe: with `data.streaming`.
+        where: what errors name.
+
+    Raises:
+        ValueError: naming what has to be said, or left out.
+    """
+    training = recipe.training
+    if training.max_steps == -1:
+        raise ValueError(f"{where}: data.streaming=True needs training.max_steps, since a stream's length isn't known")
+    if recipe.tokenizer.train_rows is None:
+        raise ValueError(
+            f"{where}: data.streaming=True needs tokenizer.train_rows, how many rows the vocabulary is learnt from"
+        )
+    for name, value in (
+        ("data.shift_blocks", recipe.data.shift_blocks),
+        ("training.bpe_dropout", training.bpe_dropout),
+    ):
+        if value:
+            raise ValueError(f"{where}: {name}={value} needs all of the data: leave it out with data.streaming=True")
+    if training.num_workers:
+        raise ValueError(
+            f"{where}: training.num_workers={training.num_workers} must be 0 with data.streaming=True: the process "
+            "that trains reads the stream, so that its place in it is known when training is resumed"
+        )
 
 
 def both_sides(value: Any) -> Any:

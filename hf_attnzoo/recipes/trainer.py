@@ -1,6 +1,7 @@
 """`Seq2SeqTrainer` with batches by token budget, evaluation on generated text, and progress that a person can read."""
 
 import copy
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -27,7 +28,7 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, EvalPrediction, TrainOutput
 
-from ..data import TokenBudgetBatchSampler
+from ..data import StreamedBatches, TokenBudgetBatchSampler
 from ..evaluation import generation_metrics
 from .disk import writing
 from .guarding import NonFiniteGuard
@@ -44,7 +45,7 @@ class ZooTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` on batches of a token budget.
 
     Args:
-        batch_sampler: of the training data, on one device.
+        batch_sampler: of the training data, on one device; a stream makes its batches itself, and is the dataset too.
         optimizer_cls_and_kwargs: see `Trainer`.
         schedule: from the optimiser steps of an epoch to a schedule that transformers lacks, or to None. Default:
             `None`, without one.
@@ -62,7 +63,7 @@ class ZooTrainer(Seq2SeqTrainer):
     def __init__(
         self,
         *args: Any,
-        batch_sampler: TokenBudgetBatchSampler,
+        batch_sampler: TokenBudgetBatchSampler | StreamedBatches,
         optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
         schedule: Callable[[int], Callable[[int], float] | None] | None = None,
         train_collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]] | None = None,
@@ -113,13 +114,21 @@ class ZooTrainer(Seq2SeqTrainer):
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """See `Trainer.train`."""
         self.resumed_from = resume_from_checkpoint
+        if self._streams and resume_from_checkpoint:
+            state = Path(resume_from_checkpoint, self._stream_file).read_text(encoding="utf-8")
+            self._batch_sampler.load_state_dict(json.loads(state))
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
             self.progress_report.close()
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of the training data, shared out over the processes by Accelerate."""
+        """Batches of the training data, shared out over the processes: by Accelerate, or by the stream itself."""
+        if self._streams:
+            pin_memory = self.args.dataloader_pin_memory
+            return DataLoader(
+                self._batch_sampler, batch_size=None, collate_fn=self._train_collator, pin_memory=pin_memory
+            )
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=self._batch_sampler,
@@ -130,8 +139,27 @@ class ZooTrainer(Seq2SeqTrainer):
         return self.accelerator.prepare(loader)
 
     @property
+    def rows_streamed(self) -> int | None:
+        """Rows that all processes have read for the steps so far; None where nothing is streamed."""
+        return self._batch_sampler.rows_read(self._batches_done) * self.args.world_size if self._streams else None
+
+    @property
+    def _streams(self) -> bool:
+        return isinstance(self._batch_sampler, StreamedBatches)
+
+    @property
+    def _batches_done(self) -> int:
+        return self.state.global_step * self.args.gradient_accumulation_steps
+
+    @property
+    def _stream_file(self) -> str:
+        return f"stream-{self.args.process_index}.json"
+
+    @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch."""
+        """Optimiser steps of an epoch; of a stream, whose epochs nobody counts, all steps."""
+        if self._streams:
+            return self.args.max_steps
         batches = -(-len(self._batch_sampler) // self.args.world_size)
         return -(-batches // self.args.gradient_accumulation_steps)
 
@@ -164,13 +192,19 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def start_epoch(self, epoch: int) -> None:
         """Order the batches for an epoch, also where a wrapper stands between the loader and the sampler."""
-        self._batch_sampler.set_epoch(epoch)
+        if not self._streams:
+            self._batch_sampler.set_epoch(epoch)
         if hasattr(self._train_collator, "set_epoch"):
             # Masks, and what dropout does to words, differ from epoch to epoch.
             self._train_collator.set_epoch(epoch)
 
     def rows_of_batch(self, place: int) -> list[int]:
-        """Numbers in `train_dataset` of the rows of this process's batches of the step under way, the first at 0."""
+        """Numbers in `train_dataset` of the rows of this process's batches of the step under way, the first at 0.
+
+        Rows of a stream have no numbers.
+        """
+        if self._streams:
+            return []
         number = self.state.global_step % self.steps_per_epoch * self.args.gradient_accumulation_steps + place
         batches = list(self._batch_sampler)
         return batches[(number * self.args.world_size + self.args.process_index) % len(batches)]
@@ -232,6 +266,9 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
+        if self._streams:
+            state = json.dumps(self._batch_sampler.state_dict(self._batches_done))
+            Path(output_dir, self._stream_file).write_text(state, encoding="utf-8")
         # What the parent does next calls the checkpoint complete and removes older ones: not before every process has
         # written its part.
         self.accelerator.wait_for_everyone()

@@ -138,6 +138,18 @@ class Task(ABC):
         """Rows as the collator takes them, with a column `labels`, and rows that samples are taken from: those that
         they were made of, one for each, where a row is a thing of its own."""
 
+    def prepare_buffer(self, rows: Dataset, processor: Processor) -> Dataset:
+        """Some rows of a stream as the collator takes them, with a column `labels`; maybe none are left."""
+        return self.prepare(rows, processor)[0]
+
+    def check_stream(self) -> None:
+        """Refuse to stream what may hold a row too long for a batch: it would stop a run that is under way.
+
+        Raises:
+            ValueError: naming the limit that is missing or too high.
+        """
+        raise ValueError(f"data.streaming=True: a family of {self.card.task_name.lower()} can't train on a stream")
+
     @abstractmethod
     def collator(self, processor: Processor) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
         """What makes a batch of prepared rows."""

@@ -11,7 +11,15 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
-from ...data import BPEDropoutCollator, Seq2SeqCollator, load_source, references, token_lengths, tokenize_pairs
+from ...data import (
+    BPEDropoutCollator,
+    Seq2SeqCollator,
+    load_source,
+    references,
+    token_lengths,
+    tokenize_buffer,
+    tokenize_pairs,
+)
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import tokenizer_sides, train_tokenizer, vocabulary_sizes
 from ...registry import FAMILIES
@@ -111,6 +119,21 @@ class TranslationTask(WritingTask):
             for side in ("source", "target"):
                 prepared = prepared.add_column(side, rows[side])
         return prepared, rows
+
+    def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+        data = self.recipe.data
+        return tokenize_buffer(rows, processor, data.max_source_length, data.max_target_length, data.on_too_long)
+
+    def check_stream(self) -> None:
+        data, budget = self.recipe.data, self.recipe.training.batch_tokens
+        for name in ("max_source_length", "max_target_length"):
+            if getattr(data, name) is None:
+                raise ValueError(f"data.streaming=True needs data.{name}: how long rows are isn't known beforehand")
+        if data.max_source_length + data.max_target_length > budget:
+            raise ValueError(
+                f"training.batch_tokens={budget} must be at least data.max_source_length="
+                f"{data.max_source_length} plus data.max_target_length={data.max_target_length}"
+            )
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return Seq2SeqCollator(processor)
