@@ -458,6 +458,10 @@ def refused(folder, made, path, value, words):
     [
         (lambda s: s.update(extra=torch.ones(2)), "no place for extra"),
         (lambda s: s.pop("decoder.att_vector_layer.bias"), r"lacks the parameter decoder\.att_vector_layer\.bias"),
+        (
+            lambda s: s.update({"decoder.att_vector_layer.weight": torch.ones(6)}),
+            "another shape than its settings tell",
+        ),
         (lambda s: s.update({"src_embed.lut.weight": torch.ones(8, 6)}), "has 8 rows, but the vocabulary has 9 words"),
         (lambda s: s.update({"trg_embed.lut.weight": torch.ones(11, 5)}), r"embedding_dim=5 has no place in luong"),
     ],
