@@ -113,8 +113,8 @@ def choose_columns(columns: Sequence[str], source: Column, target: Column, where
     raise ValueError(f"{where}: say which columns are meant with source_column= and target_column=; {found}")
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a UTF-8 file, plain or gzip, without their ends.
+def read_lines(path: Path, ends: bool = False) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a UTF-8 file, plain or gzip, without their ends, or with `\\n` for each.
 
     Only `\\n` and `\\r\\n` end a line: text may hold U+2028 and its like. A byte-order mark is dropped. Bytes that are
     not UTF-8 come through as lone surrogates, for the judge of the row to find.
@@ -132,7 +132,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
                         raise ValueError(f"{path}:1: this is UTF-16; save the file as UTF-8")
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
-                yield number, raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+                line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+                yield number, f"{line}\n" if ends and raw.endswith(b"\n") else line
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}:{number + 1}: the gzip data is damaged or cut short ({error})") from error
 

@@ -138,9 +138,33 @@ class Task(ABC):
         """Rows as the collator takes them, with a column `labels`, and rows that samples are taken from: those that
         they were made of, one for each, where a row is a thing of its own."""
 
+    def prepare_buffer(self, rows: Dataset, processor: Processor) -> Dataset:
+        """Some rows of a stream as the collator takes them, with a column `labels`; maybe none are left."""
+        return self.prepare(rows, processor)[0]
+
+    def check_stream(self) -> None:
+        """Refuse to stream what may hold a row too long for a batch: it would stop a run that is under way.
+
+        Raises:
+            ValueError: naming the limit that is missing or too high.
+        """
+        raise ValueError(f"data.streaming=True: a family of {self.card.task_name.lower()} can't train on a stream")
+
     @abstractmethod
     def collator(self, processor: Processor) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
         """What makes a batch of prepared rows."""
+
+    def dropout_collator(
+        self, processor: Processor, model: PreTrainedModel
+    ) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
+        """What makes a batch of prepared training rows whose words are cut in other ways every epoch.
+
+        Raises:
+            ValueError: if this kind of data has no such thing.
+        """
+        raise ValueError(
+            f"training.bpe_dropout={self.recipe.training.bpe_dropout} is for pairs of texts: leave it out"
+        )
 
     @abstractmethod
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
