@@ -135,7 +135,7 @@ socket.socket.connect = socket.getaddrinfo = refuse
 import hf_attnzoo.evaluation as evaluation
 # None of the slow ones, until they are asked for
 assert not {"evaluate", "matplotlib", "torch"} & set(sys.modules)
-for name in ("exact_match", "token_error_rate", "bleu", "chrf"):
+for name in ("exact_match", "token_error_rate", "bleu", "chrf", "ter"):
     print(name, evaluation.load_metric(name).compute(predictions=["a b c d"], references=["a b c d"])[name])
 """
     environment = {**os.environ, "HF_HOME": str(tmp_path)}
@@ -152,4 +152,5 @@ for name in ("exact_match", "token_error_rate", "bleu", "chrf"):
         "token_error_rate": 0,
         "bleu": 100,
         "chrf": 100,
+        "ter": 0,
     }
