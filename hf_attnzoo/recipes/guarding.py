@@ -98,6 +98,8 @@ class NonFiniteGuard(TrainerCallback):
         else:
             fault = f"the gradient's norm is {norm.item()}"
         rows = [row for place in places for row in self.trainer.rows_of_batch(place)]
+        if not rows:
+            return f"step {step}: {fault}, some rows behind the first {self.trainer.rows_streamed:,} of the stream"
         more = f" and {len(rows) - _ROWS} more" if len(rows) > _ROWS else ""
         texts = "; ".join(self._text(row) for row in rows[:_TEXTS])
         # Pairs that were too long are counted too.

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import torch
 import transformers
-from datasets import Dataset, concatenate_datasets, disable_progress_bars
+from datasets import Dataset, IterableDataset, concatenate_datasets, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
 
@@ -24,6 +25,11 @@ from .starting import starting_model, starting_point, starting_processor
 from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
 from .trainer import ZooTrainer
+
+# Of a streamed training split: what is shown and what tells one run's data from another's.
+_HEAD = 100
+# Rows of a validation or test split: these are kept in memory while the training split is streamed.
+_MOST_HELD = 100_000
 
 
 @dataclass(frozen=True)
@@ -76,24 +82,38 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     output = Path(recipe.output)
 
     rows = load_splits(recipe, task)
+    # Of a stream the first rows stand for all where those have to be looked at.
+    stream = rows["train"] if recipe.data.streaming else None
+    if stream is not None:
+        rows["train"] = _held(stream.take(_HEAD), data_name(recipe), "train")
     for split, some in rows.items():
-        say(console, f"{split}: {len(some):,} {task.card.unit}, such as {task.show(some[0])}")
+        count = "a stream of" if split == "train" and stream is not None else f"{len(some):,}"
+        say(console, f"{split}: {count} {task.card.unit}, such as {task.show(some[0])}")
+    learnt = rows["train"] if stream is None else stream
+    if recipe.tokenizer.train_rows is not None:
+        learnt = _part(learnt, "take", recipe.tokenizer.train_rows, "train")
     digests = {split: task.digest(some) for split, some in rows.items()}
     datasets = {}
     with starting_point(recipe, family) as start:
         if start is None:
-            processor = task.build_processor(rows["train"])
+            processor = task.build_processor(learnt)
         else:
-            processor = starting_processor(start, recipe, task, rows["train"], console)
+            processor = starting_processor(start, recipe, task, learnt, console)
             digests["pretrained"] = start.digest()
         for split in SPLITS:
+            if split == "train" and stream is not None:
+                datasets[split] = stream
+                continue
             datasets[split], rows[split] = task.prepare(rows[split], processor)
+            if split != "train":
+                datasets[split] = task.for_evaluation(datasets[split], processor)
         if start is None:
             model = build_model(recipe, family, task, processor)
         else:
             model = starting_model(start, recipe, family, task, processor, console)
-    longest = int(token_lengths(datasets["train"], "labels").max())
-    model.generation_config = generation_config(recipe, model, longest)
+    if task.generates:
+        longest = _longest_target(recipe, datasets["train"])
+        model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
@@ -110,8 +130,9 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         return RunResult(output / MODEL, {}, [], seconds)
 
     model = trainer.whole_model
-    # The trainer fills the generation settings with defaults for its own use.
-    model.generation_config = generation_config(recipe, model, longest)
+    if task.generates:
+        # The trainer fills the generation settings with defaults for its own use.
+        model.generation_config = generation_config(recipe, model, longest)
     model.eval()
     shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outcome.outputs))))
     outputs = outcome.outputs[: len(shown)]
@@ -127,7 +148,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         license=recipe.license,
         data_name=data_name(recipe),
         data_license=recipe.data.license,
-        rows={split: len(prepared) for split, prepared in datasets.items()},
+        rows={
+            split: task.size(prepared, rows[split]) if prepared is not stream else trainer.rows_streamed
+            for split, prepared in datasets.items()
+        },
         parameters=parameters,
         vocabulary=task.vocabulary(processor),
         steps=trainer.state.global_step,
@@ -194,26 +218,69 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
         task: of the recipe.
 
     Returns:
-        `train`, `validation` and `test`.
+        `train`, `validation` and `test`; `train` is an `IterableDataset` with `data.streaming`.
 
     Raises:
-        ValueError: if no source is named, or a split is empty or streamed.
+        ValueError: if no source is named, a split is empty, or streamed without being meant to.
     """
+    if recipe.data.streaming:
+        task.check_stream()
     splits = {}
     for split in SPLITS:
         parts = []
         for source in _sources(recipe, split):
-            # A file that is named for one split is all of it; one that is named for all of them is dealt out.
-            whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
+            # A file that is named for one split is all of it; one that is named for all of them is dealt out, also
+            # where others are added to it.
+            whole = source != recipe.data.source and "source" in getattr(recipe.data, split) and os.path.isfile(source)
             arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
             arguments.pop("source", None)
-            parts.append(task.load(source, training=split == "train", **arguments))
-            if not isinstance(parts[-1], Dataset):
-                raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
-            if len(parts[-1]) == 0:
+            skip, take = (arguments.pop(name, None) for name in ("skip", "take"))
+            if recipe.data.streaming:
+                arguments["streaming"] = True
+            rows = task.load(source, training=split == "train", **arguments)
+            if not isinstance(rows, Dataset) and not recipe.data.streaming:
+                raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: set data.streaming=true")
+            for name, number in (("skip", skip), ("take", take)):
+                if number is not None:
+                    rows = _part(rows, name, number, split)
+            if recipe.data.streaming and split != "train":
+                rows = _held(rows, source, split)
+            if isinstance(rows, Dataset) and len(rows) == 0:
                 raise ValueError(f"data: the {split} split of {source!r} is empty")
+            parts.append(rows)
         splits[split] = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
     return splits
+
+
+def _part(rows: Dataset | IterableDataset, name: str, number: int, split: str) -> Dataset | IterableDataset:
+    """Rows without the first ones (`skip`), or the first ones alone (`take`)."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < (1 if name == "take" else 0):
+        raise ValueError(f"data.{split}.{name}={number!r} must be a number of rows")
+    if isinstance(rows, Dataset):
+        number = min(number, len(rows))
+    return rows.skip(number) if name == "skip" else rows.take(number)
+
+
+def _held(rows: Dataset | IterableDataset, source: str, split: str) -> Dataset:
+    """The rows of a stream that is short enough to be held in memory."""
+    if isinstance(rows, Dataset):
+        return rows
+    held = list(islice(rows, _MOST_HELD + 1))
+    if not held:
+        raise ValueError(f"data: the {split} split of {source!r} is empty")
+    if len(held) > _MOST_HELD:
+        raise ValueError(
+            f"data: the {split} split of {source!r} has more than {_MOST_HELD:,} rows, and is read in "
+            f"full: set data.{split}.take"
+        )
+    return Dataset.from_list(held, features=rows.features)
+
+
+def _longest_target(recipe: Recipe, train: Dataset | IterableDataset) -> int:
+    if isinstance(train, Dataset):
+        return int(token_lengths(train, "labels").max())
+    data = recipe.data
+    return data.max_target_length or data.block_size or _HEAD
 
 
 def _sources(recipe: Recipe, split: str) -> list[str]:

@@ -26,15 +26,22 @@ class DataSection:
             the Hub.
         options: arguments of the source, for all splits; see `hf_attnzoo.data`.
         train: arguments for the training split alone, `source` and `split` among them if they differ. `source` can be
-            a list of several, whose rows are put together: a corpus and what `attnzoo backtranslate` has written.
+            a list of several with the same arguments, whose rows are put together: a corpus and what
+            `attnzoo backtranslate` has written.
         validation: the same for the split that chooses the best checkpoint.
         test: the same for the split that is reported.
         max_source_length: longest source, in tokens. None: no limit.
         max_target_length: longest target, in tokens. None: no limit.
         block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
         shift_blocks: whether the blocks of the training split begin elsewhere in every epoch.
+        stride: tokens of a text that a window of it shares with the next, for question answering. None: 128, or half
+            of what a window has room for, if that is less.
         on_too_long: `raise`, `skip` or `truncate` a longer pair.
         license: licence of the data, for the model card; an identifier of the Hub, such as `cc-by-4.0`.
+        streaming: read the training split while training, a buffer at a time, for what is larger than the memory; the
+            other splits are read in full. Needs `training.max_steps`. Every split may have `skip` and `take`, how many
+            rows to pass over at its beginning and to read then.
+        buffer_size: rows of a streamed split that are read at a time, and shuffled and put into batches together.
     """
 
     source: str | None = None
@@ -46,8 +53,11 @@ class DataSection:
     max_target_length: int | None = None
     block_size: int | None = None
     shift_blocks: bool = False
+    stride: int | None = None
     on_too_long: str = "skip"
     license: str | None = None
+    streaming: bool = False
+    buffer_size: int = 10_000
 
 
 @strict
@@ -56,13 +66,16 @@ class TokenizerSection:
     """How texts become ids; see `hf_attnzoo.models.tokenization_attnzoo.train_tokenizer`.
 
     Args:
-        kind: `character`, `word`, `symbol`, `bpe` or `byte-bpe`, or two of them for source and target.
+        kind: `character`, `word`, `symbol`, `bpe` or `byte-bpe`, or two of them for source and target; `wordpiece` for
+            encoders.
         shared: one vocabulary for both languages.
         vocab_size: most entries, or two numbers for source and target.
         min_frequency: rarer words and characters become `<unk>`; or two numbers.
         lowercase: whether case is dropped; or two values.
         copy_slots: for a model with `copy: true`, how many different unknown words of a source can be copied. None:
             no words are matched, which does for a shared vocabulary.
+        train_rows: how many rows of the training split, the first ones, the vocabulary is learnt from. None: all,
+            which a streamed split can't give.
     """
 
     kind: str | list[str] = "bpe"
@@ -71,6 +84,25 @@ class TokenizerSection:
     min_frequency: int | list[int] = 1
     lowercase: bool | list[bool] = False
     copy_slots: int | None = None
+    train_rows: int | None = None
+
+
+@strict
+@dataclass
+class MaskingSection:
+    """What a masked language model is made to guess; see `hf_attnzoo.data.MaskingCollator`.
+
+    Args:
+        unit: what is chosen at once: a `token`, a `word` with all its tokens, or a `span` of words.
+        probability: share of the tokens that are chosen.
+        mask_share: share of these that become the mask.
+        random_share: share of these that become another word.
+    """
+
+    unit: str = "token"
+    probability: float | int = 0.15
+    mask_share: float | int = 0.8
+    random_share: float | int = 0.1
 
 
 @strict
@@ -129,6 +161,7 @@ class TrainingSection:
         max_steps: optimiser steps; -1 goes by `epochs`.
         epochs: passes over the training data, where `max_steps` is -1.
         batch_tokens: padded tokens of a batch on one device, source and target together.
+        batch_rows: most rows of a batch on one device. None: as many as `batch_tokens` holds.
         gradient_accumulation_steps: batches per optimiser step.
         optimizer: name in transformers' `OptimizerNames`, such as `adamw_torch_fused`, `adafactor` or `sgd`; or
             `adadelta`, with rho 0.95 and epsilon 1e-6 as Bahdanau et al. (2015) had it, whose learning rate is 1.
@@ -176,6 +209,7 @@ class TrainingSection:
     max_steps: int = -1
     epochs: float | int = 10
     batch_tokens: int = 4000
+    batch_rows: int | None = None
     gradient_accumulation_steps: int = 1
     optimizer: str = "adamw_torch_fused"
     optimizer_options: dict[str, Any] = field(default_factory=dict)
@@ -214,10 +248,11 @@ class EvaluationSection:
     """What is measured.
 
     Args:
-        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of
-            another any of `exact_match`, `sequence_error_rate`, `token_error_rate`, `word_error_rate`,
-            `character_error_rate`, `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models
-            that correct texts.
+        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of a
+            masked one any of `cross_entropy`, `perplexity`, `masked_accuracy`; of a classifier any of `accuracy`,
+            `f1`, `mcc`; of what answers questions `exact_match` and `f1`; of another any of `exact_match`,
+            `sequence_error_rate`, `token_error_rate`, `word_error_rate`, `character_error_rate`,
+            `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
         best_metric: which of them chooses the best checkpoint.
         tokenize: tokens of BLEU, GLEU and the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.
@@ -249,6 +284,7 @@ class Recipe:
         tokenizer: see `TokenizerSection`.
         model: fields of the family's configuration, and `preset` to start from one of its presets.
         pretrained: see `PretrainedSection`.
+        masking: see `MaskingSection`.
         training: see `TrainingSection`.
         generation: what `generate()` is given, in evaluation and as the saved model's default. Without a limit of
             length, outputs have at most twice the tokens of the longest training target.
@@ -265,6 +301,7 @@ class Recipe:
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     model: dict[str, Any] = field(default_factory=dict)
     pretrained: PretrainedSection = field(default_factory=PretrainedSection)
+    masking: MaskingSection = field(default_factory=MaskingSection)
     training: TrainingSection = field(default_factory=TrainingSection)
     generation: dict[str, Any] = field(default_factory=dict)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
@@ -286,9 +323,13 @@ _LEAST = {
     "data.max_source_length": 1,
     "data.max_target_length": 1,
     "data.block_size": 2,
+    "data.stride": 0,
+    "data.buffer_size": 1,
     "tokenizer.copy_slots": 0,
+    "tokenizer.train_rows": 1,
     "pretrained.added_tokens": 1,
     "training.batch_tokens": 1,
+    "training.batch_rows": 1,
     "training.gradient_accumulation_steps": 1,
     "training.learning_rate": 0,
     "training.warmup_steps": 0,
@@ -389,12 +430,44 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
             f"{where}: training.scheduled_sampling.k={sampling.k} must be {limit} for "
             f"training.scheduled_sampling.schedule={sampling.schedule!r}"
         )
+    if recipe.data.streaming:
+        check_stream(recipe, where)
     if recipe.evaluation.best_metric not in recipe.evaluation.metrics:
         raise ValueError(
             f"{where}: evaluation.best_metric={recipe.evaluation.best_metric!r} must be one of evaluation.metrics, "
             f"{', '.join(recipe.evaluation.metrics)}"
         )
     return recipe
+
+
+def check_stream(recipe: Recipe, where: str = "recipe") -> None:
+    """Refuse a recipe that wants to know of a stream what is known at its end alone.
+
+    Args:
+        recipe: with `data.streaming`.
+        where: what errors name.
+
+    Raises:
+        ValueError: naming what has to be said, or left out.
+    """
+    training = recipe.training
+    if training.max_steps == -1:
+        raise ValueError(f"{where}: data.streaming=True needs training.max_steps, since a stream's length isn't known")
+    if recipe.tokenizer.train_rows is None:
+        raise ValueError(
+            f"{where}: data.streaming=True needs tokenizer.train_rows, how many rows the vocabulary is learnt from"
+        )
+    for name, value in (
+        ("data.shift_blocks", recipe.data.shift_blocks),
+        ("training.bpe_dropout", training.bpe_dropout),
+    ):
+        if value:
+            raise ValueError(f"{where}: {name}={value} needs all of the data: leave it out with data.streaming=True")
+    if training.num_workers:
+        raise ValueError(
+            f"{where}: training.num_workers={training.num_workers} must be 0 with data.streaming=True: the process "
+            "that trains reads the stream, so that its place in it is known when training is resumed"
+        )
 
 
 def both_sides(value: Any) -> Any:

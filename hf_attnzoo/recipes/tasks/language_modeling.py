@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data import Seq2SeqCollator, cut_blocks, load_texts
+from ...data import Seq2SeqCollator, cut_blocks, join_parts, load_texts
 from ...evaluation import LIKELIHOOD_METRICS, TextLikelihood, row_losses, score_interval
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer
@@ -70,7 +70,7 @@ class LanguageModelingTask(Task):
     def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
         return train_tokenizer(source_texts=rows["text"], causal=True, **one_vocabulary(self.recipe))
 
-    def adopt(self, processor: PreTrainedTokenizerBase) -> None:
+    def adopt(self, processor: PreTrainedTokenizerBase, config: dict[str, Any]) -> None:
         if processor.pad_token_id is None:
             # GPT-2 has no token for padding; what stands there is masked, and never predicted.
             processor.pad_token = processor.eos_token
@@ -87,6 +87,7 @@ class LanguageModelingTask(Task):
         return {"vocab_size": len(processor)}
 
     def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+        rows = join_parts(rows)
         blocks = cut_blocks(rows, processor, self.recipe.data.block_size)
         # Samples come from all over the text.
         step = max(1, len(blocks) // _SAMPLES)
@@ -98,6 +99,14 @@ class LanguageModelingTask(Task):
         }
         samples = Dataset.from_dict(halves).add_column("characters", [sum(map(len, rows["text"]))] * len(some))
         return blocks, samples.add_column("bytes", [sum(len(text.encode()) for text in rows["text"])] * len(some))
+
+    def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+        return cut_blocks(join_parts(rows), processor, self.recipe.data.block_size)
+
+    def check_stream(self) -> None:
+        block, budget = self.recipe.data.block_size, self.recipe.training.batch_tokens
+        if block is not None and block > budget:
+            raise ValueError(f"training.batch_tokens={budget} must be at least data.block_size={block}")
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return _BlockCollator(processor)
