@@ -10,6 +10,10 @@ from transformers import PreTrainedConfig
 class AttnZooConfig(PreTrainedConfig):
     """Base of every family's configuration.
 
+    Args:
+        label_smoothing: share of a word's target that is spread over all words, in training alone (Szegedy et al.
+            2016, section 7), in [0, 1). Evaluation has the loss without it.
+
     Class attributes:
         auto_classes: transformers' auto class -> the family's model class behind it. It goes into `auto_map` when a
             model is saved, so that every auto class finds the code that travels with a checkpoint.
@@ -21,7 +25,10 @@ class AttnZooConfig(PreTrainedConfig):
     modeling_module: ClassVar[str] = ""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
+    label_smoothing: float | int = 0.0
+
     def __post_init__(self, **kwargs: Any):
+        check_probability(label_smoothing=self.label_smoothing)
         # Where the package is imported its own pipelines serve; transformers would ask for trust in the checkpoint's.
         if not type(self).__module__.startswith("transformers_modules."):
             kwargs.pop("custom_pipelines", None)
@@ -109,7 +116,7 @@ def check_not_negative(**values: float) -> None:
 
 
 def check_probability(**values: float) -> None:
-    """Refuse dropout rates outside [0, 1).
+    """Refuse dropout rates, and other shares, outside [0, 1).
 
     Raises:
         ValueError: naming the first argument out of range.

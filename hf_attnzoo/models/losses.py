@@ -206,17 +206,20 @@ def smoothed_cross_entropy(
     labels: Tensor,
     smoothing: float,
     num_items_in_batch: Tensor | int | None = None,
+    mixture: tuple[Tensor, Tensor] | None = None,
+    num_words: int | None = None,
 ) -> Tensor:
     """Cross-entropy with a target of which every word has a share: `-(1 - e) log p(y) - e / V sum_v log p(v)`.
 
     Args:
         hidden: as in `token_cross_entropy`, like the arguments that aren't named here.
-        smoothing: e, the share that is spread over all V words (Szegedy et al. 2016, section 7), in [0, 1).
+        smoothing: e, the share that is spread over all V words (Szegedy et al. 2016, section 7), in [0, 1); 0 with a
+            mixture.
 
     Returns:
         The loss in nats, a scalar.
     """
-    loss = token_cross_entropy(hidden, head, labels, num_items_in_batch)
+    loss = token_cross_entropy(hidden, head, labels, num_items_in_batch, mixture=mixture, num_words=num_words)
     if smoothing == 0:
         return loss
     kept = labels != IGNORE_INDEX

@@ -26,7 +26,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .classification import class_cross_entropy, classification_loss
 from .configuration_bert import BERTConfig
-from .losses import IGNORE_INDEX, token_cross_entropy
+from .losses import IGNORE_INDEX, smoothed_cross_entropy
 from .multi_head import bidirectional_mask
 from .positions import LearnedPositions, check_positions, read_positions
 from .pretrained import check_embeds, check_ids, check_labels, check_mask, exactly_one
@@ -151,29 +151,25 @@ class BERTModel(BERTPreTrainedModel):
 
         mask = bidirectional_mask(config, inputs_embeds, real, documents, bool(output_attentions))
         # A flash kernel tells packed texts apart by the positions of one long row.
-        extras = {} if documents is None else {"position_ids": position_ids}
-        padding = Padding.of(real) if documents is None else None
-        if padding is not None:
-            position_ids = padding.remove(position_ids.expand(real.shape))
-            token_type_ids = None if token_type_ids is None else padding.remove(token_type_ids)
-            inputs_embeds = padding.remove(inputs_embeds)
-            extras["padding"] = padding
+        packed = {} if documents is None else {"position_ids": position_ids}
+        padding = Padding.of(real)
         output = self.stack(
-            self.inputs(inputs_embeds, position_ids, token_type_ids),
+            self.inputs(
+                padding.remove(inputs_embeds),
+                padding.remove(position_ids.expand(real.shape)),
+                None if token_type_ids is None else padding.remove(token_type_ids),
+            ),
             mask,
             output_attentions=bool(output_attentions),
             output_hidden_states=bool(output_hidden_states),
-            **extras,
+            padding=padding,
+            **packed,
         )
-
-        def whole(states: Tensor) -> Tensor:
-            return states.masked_fill(~real[:, :, None], 0.0) if padding is None else padding.restore(states)
-
-        hidden, states = whole(output.hidden), output.hidden_states
+        hidden, states = padding.clear(output.hidden), output.hidden_states
         return BaseModelOutputWithPooling(
             last_hidden_state=hidden,
             pooler_output=None if self.pooler is None else self.pooler(hidden, real, documents),
-            hidden_states=None if states is None else (*map(whole, states[:-1]), hidden),
+            hidden_states=None if states is None else (*map(padding.clear, states[:-1]), hidden),
             attentions=output.attentions,
         )
 
@@ -209,7 +205,9 @@ class MaskedWordsMixin:
             kept = labels != IGNORE_INDEX
             hidden, labels = hidden[kept], labels[kept]
         hidden = self.transform(hidden)
-        loss = None if labels is None else token_cross_entropy(hidden, self.lm_head, labels, num_items_in_batch)
+        loss, smoothing = None, self.config.label_smoothing if self.training else 0.0
+        if labels is not None:
+            loss = smoothed_cross_entropy(hidden, self.lm_head, labels, smoothing, num_items_in_batch)
         return loss, None if skip_logits else self.lm_head(hidden)
 
 

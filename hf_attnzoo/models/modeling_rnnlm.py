@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .causal_lm import CausalGenerationMixin, following_labels, infer_mask
 from .configuration_rnnlm import RNNLMConfig
-from .losses import token_cross_entropy
+from .losses import smoothed_cross_entropy
 from .packed_linear import PackedLinear
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
 from .recurrence import Carry, RecurrentCache, ragged_layout, take_positions
@@ -204,7 +204,8 @@ class RNNLMForCausalLM(CausalGenerationMixin, RNNLMPreTrainedModel):
             check_mask("labels", labels, hidden.shape[:2])
             mask = text_mask(attention_mask, input_ids, hidden, self.config)
             following = following_labels(labels, None if begun else mask)
-            loss = token_cross_entropy(hidden[:, :-1], self.lm_head, following, num_items_in_batch)
+            smoothing = self.config.label_smoothing if self.training else 0.0
+            loss = smoothed_cross_entropy(hidden[:, :-1], self.lm_head, following, smoothing, num_items_in_batch)
         head = self.lm_head if packed_head is None else packed_head
         positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         return CausalLMOutputWithPast(

@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import AdditiveAttention, additive_scores, attend, masked_softmax
 from .configuration_show_attend_tell import ShowAttendTellConfig
 from .image_encoder import ImageEncoder
-from .losses import label_lengths, per_item, token_cross_entropy, token_log_likelihoods
+from .losses import label_lengths, per_item, smoothed_cross_entropy, token_log_likelihoods
 from .lstm import LSTMCell
 from .packed_linear import PackedHeadGenerationMixin, PackedLinear
 from .pretrained import AttnZooPreTrainedModel, check_labels
@@ -504,7 +504,8 @@ class ShowAttendTellForConditionalGeneration(
         hidden = outputs.last_hidden_state
         loss = None
         if labels is not None:
-            loss = token_cross_entropy(hidden, self.lm_head, labels, num_items_in_batch)
+            smoothing = self.config.label_smoothing if self.training else 0.0
+            loss = smoothed_cross_entropy(hidden, self.lm_head, labels, smoothing, num_items_in_batch)
             if self.training:
                 terms = self.attention_terms(outputs, labels, decoder_attention_mask)
                 loss = loss + per_item(terms, labels, num_items_in_batch)

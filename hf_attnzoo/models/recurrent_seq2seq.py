@@ -13,7 +13,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
-from .losses import IGNORE_INDEX, label_lengths, per_item, token_cross_entropy
+from .losses import IGNORE_INDEX, label_lengths, per_item, smoothed_cross_entropy
 from .packed_linear import PackedHeadGenerationMixin, PackedLinear
 from .pointer import label_mixture, mixture_log_probs
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_labels, check_mask, exactly_one
@@ -362,7 +362,7 @@ class RecurrentSeq2SeqForConditionalGeneration(
     def __init__(self, config: Any, model: RecurrentSeq2SeqModel):
         super().__init__(config)
         self.model = model
-        self.lm_head = nn.Linear(config.head_size, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.head_size, config.vocab_size, bias=config.head_bias)
         side = "encoder" if config.source_vocab_size is None else "decoder"
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
@@ -489,10 +489,11 @@ class RecurrentSeq2SeqForConditionalGeneration(
         config, mixture = self.config, None
         if config.copy:
             mixture = label_mixture(outputs.copy_gate, outputs.copy_weights, copy_ids, labels)
-        loss = token_cross_entropy(
+        loss = smoothed_cross_entropy(
             outputs.last_hidden_state,
             self.lm_head,
             labels,
+            config.label_smoothing if self.training else 0.0,
             num_items_in_batch,
             mixture=mixture,
             num_words=config.vocab_size - config.num_copy_slots,

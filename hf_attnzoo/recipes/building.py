@@ -3,27 +3,62 @@
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate.utils import parse_flag_from_env
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
-from transformers import EarlyStoppingCallback, GenerationConfig, PreTrainedModel, Seq2SeqTrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    GenerationConfig,
+    PreTrainedModel,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
-from ..data import TokenBudgetBatchSampler, token_lengths
+from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler
 from ..registry import Family
+from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
+from .scheduled_sampling import ScheduledSampling
 from .schema import Recipe, TrainingSection, nearest, wrong_type
 from .tasks.base import Processor, Task
 from .trainer import ZooTrainer
+
+LOGS = "logs"
 
 # Field of a configuration -> the key of a recipe's tokenizer section that decides on it.
 _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_copy_slots": "copy_slots"}
 
 
 # Ends of the names of scores that fall as a model gets better.
-_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
+_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character", "bits_per_byte", "ter")
+
+
+def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:
+    """The `model` section of a recipe: fields of a configuration, and perhaps `preset`.
+
+    Args:
+        recipe: of the run.
+        family: row of the registry.
+
+    Raises:
+        ValueError: if a field is unknown, or not the recipe's to set.
+    """
+    fields = dict(recipe.model)
+    config_class = family.config_class
+    known = [field.name for field in dataclasses.fields(config_class)]
+    for name in fields:
+        if name != "preset" and name not in known:
+            raise ValueError(
+                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
+            )
+        if name in _FOLLOWS:
+            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    return fields
 
 
 def heed_launcher(recipe: Recipe) -> Recipe:
@@ -69,23 +104,21 @@ def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor
     Raises:
         ValueError: if a field is unknown, of the wrong type, or not the recipe's to set.
     """
-    fields = dict(recipe.model)
     config_class = family.config_class
-    known = [field.name for field in dataclasses.fields(config_class)]
-    for name in fields:
-        if name != "preset" and name not in known:
-            raise ValueError(
-                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
-            )
-        if name in _FOLLOWS:
-            raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    fields = model_settings(recipe, family)
+    smoothing = recipe.training.label_smoothing
+    if smoothing is not None and fields.setdefault("label_smoothing", smoothing) != smoothing:
+        raise ValueError(
+            f"training.label_smoothing={smoothing} and model.label_smoothing={fields['label_smoothing']} differ: "
+            "set one of them"
+        )
     fields |= task.model_fields(processor)
     preset = fields.pop("preset", None)
     try:
         config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
     except StrictDataclassError as error:
         raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
-    return family.model_class(family.head)(config)
+    return family.model_class(task.head)(config)
 
 
 def generation_config(recipe: Recipe, model: PreTrainedModel, longest: int) -> GenerationConfig:
@@ -120,7 +153,7 @@ def build_trainer(
     task: Task,
     model: PreTrainedModel,
     processor: Processor,
-    datasets: dict[str, Dataset],
+    datasets: dict[str, Dataset | IterableDataset],
     validation: Dataset,
     console: Console | None = None,
 ) -> ZooTrainer:
@@ -131,7 +164,7 @@ def build_trainer(
         task: of the recipe.
         model: to train.
         processor: saved with every checkpoint.
-        datasets: prepared `train` and `validation` splits.
+        datasets: prepared `train` and `validation` splits; a streamed `train` as it is read.
         validation: the rows that the validation split was made of.
         console: where to report to. Default: `None`, standard output.
 
@@ -143,6 +176,10 @@ def build_trainer(
         # Inductor turns a scan over time into a loop that counts, and refuses without this, which fullgraph=True
         # implies and the Trainer's call of torch.compile doesn't.
         torch._dynamo.config.capture_scalar_outputs = True
+    on_cpu = not torch.accelerator.is_available()
+    if on_cpu and section.precision == "fp16":
+        # It would be full precision, without a word.
+        raise ValueError("training.precision='fp16' needs an accelerator: set bf16 or fp32 on a CPU")
     lower_is_better = recipe.evaluation.best_metric.endswith(_LOWER_IS_BETTER)
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(Path(recipe.output) / CHECKPOINTS),
@@ -150,14 +187,16 @@ def build_trainer(
         max_steps=section.max_steps,
         num_train_epochs=section.epochs,
         gradient_accumulation_steps=section.gradient_accumulation_steps,
-        optim=section.optimizer,
+        # The trainer is told of an optimiser that transformers lacks elsewhere.
+        **({} if section.optimizer == ADADELTA else {"optim": section.optimizer}),
         learning_rate=section.learning_rate,
-        lr_scheduler_type=section.scheduler,
-        warmup_steps=section.warmup_steps,
+        **scheduler_arguments(section, lower_is_better),
         weight_decay=section.weight_decay,
+        adam_beta1=section.adam_beta1,
         adam_beta2=section.adam_beta2,
+        adam_epsilon=section.adam_epsilon,
         max_grad_norm=section.max_grad_norm,
-        use_cpu=not torch.accelerator.is_available(),
+        use_cpu=on_cpu,
         # Every parameter has a gradient in every step: there is nothing to look for.
         ddp_find_unused_parameters=False,
         bf16=section.precision == "bf16",
@@ -169,7 +208,8 @@ def build_trainer(
         per_device_eval_batch_size=section.eval_batch_size,
         save_strategy="steps",
         save_steps=section.eval_steps,
-        save_total_limit=section.save_total_limit,
+        # The best one is among them, even where it is no longer one of the last.
+        save_total_limit=max(section.save_total_limit, (section.average_last or 0) + 1),
         restore_callback_states_from_checkpoint=True,
         logging_steps=section.logging_steps,
         # It would hide what ends the run here.
@@ -183,24 +223,79 @@ def build_trainer(
         remove_unused_columns=False,
         # The trainer's default would turn the cache off in the model's own settings, for evaluation and for good.
         use_cache=True,
+        # Those that the recipe names are among the callbacks.
         report_to=[],
+        # A stream knows its place by itself.
+        ignore_data_skip=recipe.data.streaming,
     )
     train = datasets["train"]
+    rows, sampler_class = train, TokenBudgetBatchSampler
+    if recipe.data.shift_blocks:
+        if task.writes:
+            raise ValueError("data.shift_blocks=True is for language models: leave it out")
+        rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
+        # Which are full, as all shifted ones are.
+        train = train.select(range(len(rows)))
+    budget = {"max_tokens": section.batch_tokens, "max_rows": section.batch_rows, "seed": recipe.seed}
+    if recipe.data.streaming:
+        rows = batches = StreamedBatches(
+            train,
+            lambda buffer: task.prepare_buffer(buffer, processor),
+            lambda prepared: task.source_lengths(prepared, model),
+            buffer_size=recipe.data.buffer_size,
+            rank=arguments.process_index,
+            world_size=arguments.world_size,
+            **budget,
+        )
+    else:
+        lengths = task.source_lengths(train, model), task.target_lengths(train)
+        batches = sampler_class(*lengths, **budget, num_processes=arguments.world_size)
+    sampling = section.scheduled_sampling
+    # What is wrong with a schedule is told now, not when training begins.
+    own_schedule(section, model.config.hidden_size, 1)
     return ZooTrainer(
         model=model,
         args=arguments,
-        batch_sampler=TokenBudgetBatchSampler(
-            task.source_lengths(train, model),
-            token_lengths(train, "labels"),
-            max_tokens=section.batch_tokens,
-            seed=recipe.seed,
-            num_processes=arguments.world_size,
-        ),
+        optimizer_cls_and_kwargs=optimizer_class(section, arguments),
+        train_collator=task.dropout_collator(processor, model) if section.bpe_dropout else None,
+        scheduled_sampling=ScheduledSampling(sampling) if sampling.schedule != "none" else None,
+        ema_decay=section.ema_decay,
+        most_skipped=section.max_skipped_steps if section.on_nonfinite == "skip" else None,
+        schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
+        batch_sampler=batches,
         console=console,
-        train_dataset=train,
+        counted=task.counted,
+        train_dataset=rows,
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),
         processing_class=processor,
         **task.trainer_options(processor, validation),
-        callbacks=[EarlyStoppingCallback(section.patience)] if section.patience is not None else [],
+        callbacks=[
+            *([EarlyStoppingCallback(section.patience)] if section.patience is not None else []),
+            *reporters(section.report_to, Path(recipe.output) / LOGS),
+        ],
     )
+
+
+def reporters(names: list[str], folder: Path) -> list[TrainerCallback]:
+    """Callbacks that report to programs which show the course of a training.
+
+    Args:
+        names: of transformers' integrations, such as `tensorboard`.
+        folder: for TensorBoard's files, unless the environment names another in `TENSORBOARD_LOGGING_DIR`.
+
+    Returns:
+        One callback for each name.
+
+    Raises:
+        ValueError: if transformers knows no such program, or it isn't installed.
+    """
+    try:
+        callbacks = [integration() for integration in get_reporting_integration_callbacks(names)]
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise ValueError(f"training.report_to={names}: {error}") from error
+    for callback in callbacks:
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            # Its own place is among the checkpoints, which are removed in the end.
+            callback.logging_dir = str(folder)
+    return callbacks

@@ -76,7 +76,8 @@ class ProgressReport(TrainerCallback):
         speed = self.trainer.target_tokens_seen * args.world_size / max(seconds, 1e-9)
         step = f"step {state.global_step}/{state.max_steps}"
         if "loss" in logs:
-            report = f"loss {logs['loss']:.4f} · {speed:,.0f} target tokens/s"
+            norm = f" · gradient norm {logs['grad_norm']:.2f}" if "grad_norm" in logs else ""
+            report = f"loss {logs['loss']:.4f}{norm} · {speed:,.0f} {self.trainer.counted}/s"
             if self.progress is not None:
                 self.progress.update(self.task, report=report)
             else:

@@ -26,7 +26,7 @@ _FILES = "files.json"
 
 # What may change while a run is under way, since the weights don't hang on it.
 _FREE = ("name", "output", "license", "data.license", "training.threads", "training.num_workers")
-_FREE += ("training.eval_batch_size", "training.logging_steps", "training.save_total_limit")
+_FREE += ("training.eval_batch_size", "training.logging_steps", "training.save_total_limit", "training.report_to")
 _FREE += ("evaluation.samples", "evaluation.maps")
 
 
@@ -95,6 +95,17 @@ def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def checkpoints_in(folder: Path) -> dict[int, Path]:
+    """Checkpoints of a folder by their step, the earliest first, half-written ones among them.
+
+    Args:
+        folder: where the checkpoints are.
+    """
+    prefix = f"{PREFIX_CHECKPOINT_DIR}-"
+    steps = {path.name.removeprefix(prefix): path for path in folder.glob(f"{prefix}*")}
+    return {int(step): steps[step] for step in sorted((step for step in steps if step.isdigit()), key=int)}
+
+
 def list_files(checkpoint: Path) -> None:
     """Write down which files a checkpoint has, when all but the trainer's state are there.
 
@@ -122,12 +133,8 @@ def last_complete_checkpoint(folder: Path, remove_others: bool = False) -> Path 
     Returns:
         The checkpoint's folder, or None.
     """
-    by_step = {
-        int(path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")): path
-        for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        if path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-").isdigit()
-    }
-    for step in sorted(by_step, reverse=True):
+    by_step = checkpoints_in(folder)
+    for step in reversed(by_step):
         lack = _lack(by_step[step], step)
         if lack is None:
             return by_step[step]

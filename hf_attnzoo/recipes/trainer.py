@@ -1,8 +1,10 @@
 """`Seq2SeqTrainer` with batches by token budget, evaluation on generated text, and progress that a person can read."""
 
 import copy
+import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import numpy as np
 import torch
 from accelerate.utils.dataclasses import get_module_class_from_name
 from rich.console import Console
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
@@ -24,12 +28,15 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, EvalPrediction, TrainOutput
 
-from ..data import TokenBudgetBatchSampler
+from ..data import StreamedBatches, TokenBudgetBatchSampler
 from ..evaluation import generation_metrics
 from .disk import writing
+from .guarding import NonFiniteGuard
 from .reporting import ProgressReport, make_console
 from .resume import list_files
+from .scheduled_sampling import ScheduledSampling
 from .schema import EvaluationSection
+from .weight_average import WeightAverage
 
 IGNORE_INDEX = -100
 
@@ -38,27 +45,60 @@ class ZooTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` on batches of a token budget.
 
     Args:
-        batch_sampler: of the training data, on one device.
+        batch_sampler: of the training data, on one device; a stream makes its batches itself, and is the dataset too.
+        optimizer_cls_and_kwargs: see `Trainer`.
+        schedule: from the optimiser steps of an epoch to a schedule that transformers lacks, or to None. Default:
+            `None`, without one.
+        train_collator: what makes a batch of training rows. Default: `None`, `data_collator`.
+        scheduled_sampling: what changes a batch before it is learnt from. Default: `None`, nothing.
+        ema_decay: of the moving average that evaluations and checkpoints are of. Default: `None`, they are of the
+            weights as they are.
+        most_skipped: steps with a loss or a gradient that isn't finite that are left out at most. Default: `None`, the
+            first one stops the training.
+        counted: what its speed is told in, `target tokens` or, of all that is read, `tokens`.
         console: where to report to. Default: `None`, standard output.
         kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
 
     def __init__(
-        self, *args: Any, batch_sampler: TokenBudgetBatchSampler, console: Console | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        batch_sampler: TokenBudgetBatchSampler | StreamedBatches,
+        optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+        schedule: Callable[[int], Callable[[int], float] | None] | None = None,
+        train_collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]] | None = None,
+        scheduled_sampling: ScheduledSampling | None = None,
+        ema_decay: float | None = None,
+        most_skipped: int | None = None,
+        console: Console | None = None,
+        counted: str = "target tokens",
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.counted = counted
         self._model_class = type(self.model)
         self._whole_model: PreTrainedModel | None = None
         if self.is_fsdp_enabled:
             self._choose_shards()
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
+        # Seq2SeqTrainer doesn't pass it on.
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self._batch_sampler = batch_sampler
+        self._schedule = schedule
+        self._train_collator = train_collator or self.data_collator
+        self._scheduled_sampling = scheduled_sampling
+        self.resumed_from: str | None = None
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.progress_report = ProgressReport(self, console or make_console())
         self.add_callback(_Hooks(self))
         self.add_callback(self.progress_report)
+        self.guard = NonFiniteGuard(self, most_skipped)
+        self.add_callback(self.guard)
+        self.weight_average = None if ema_decay is None else WeightAverage(self, ema_decay)
+        if self.weight_average is not None:
+            self.add_callback(self.weight_average)
 
     def _choose_shards(self) -> None:
         plugin = self.accelerator.state.fsdp_plugin
@@ -71,23 +111,69 @@ class ZooTrainer(Seq2SeqTrainer):
                 if not name.endswith(("Decoder", "DecoderStep")) and get_module_class_from_name(self.model, name)
             ]
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """See `Trainer.train`."""
+        self.resumed_from = resume_from_checkpoint
+        if self._streams and resume_from_checkpoint:
+            state = Path(resume_from_checkpoint, self._stream_file).read_text(encoding="utf-8")
+            self._batch_sampler.load_state_dict(json.loads(state))
         try:
-            return super().train(*args, **kwargs)
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
             self.progress_report.close()
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of the training data, shared out over the processes by Accelerate."""
+        """Batches of the training data, shared out over the processes: by Accelerate, or by the stream itself."""
+        if self._streams:
+            pin_memory = self.args.dataloader_pin_memory
+            return DataLoader(
+                self._batch_sampler, batch_size=None, collate_fn=self._train_collator, pin_memory=pin_memory
+            )
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=self._batch_sampler,
-            collate_fn=self.data_collator,
+            collate_fn=self._train_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
         return self.accelerator.prepare(loader)
+
+    @property
+    def rows_streamed(self) -> int | None:
+        """Rows that all processes have read for the steps so far; None where nothing is streamed."""
+        return self._batch_sampler.rows_read(self._batches_done) * self.args.world_size if self._streams else None
+
+    @property
+    def _streams(self) -> bool:
+        return isinstance(self._batch_sampler, StreamedBatches)
+
+    @property
+    def _batches_done(self) -> int:
+        return self.state.global_step * self.args.gradient_accumulation_steps
+
+    @property
+    def _stream_file(self) -> str:
+        return f"stream-{self.args.process_index}.json"
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch; of a stream, whose epochs nobody counts, all steps."""
+        if self._streams:
+            return self.args.max_steps
+        batches = -(-len(self._batch_sampler) // self.args.world_size)
+        return -(-batches // self.args.gradient_accumulation_steps)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """The recipe's schedule; see `Trainer.create_scheduler`."""
+        own = None if self._schedule is None else self._schedule(self.steps_per_epoch)
+        if self.lr_scheduler is None and own is not None:
+            self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, own)
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        """Names of the parameters that decay: all but vectors and numbers."""
+        return [name for name, parameter in model.named_parameters() if parameter.ndim > 1]
 
     @property
     def seconds(self) -> float:
@@ -106,22 +192,52 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def start_epoch(self, epoch: int) -> None:
         """Order the batches for an epoch, also where a wrapper stands between the loader and the sampler."""
-        self._batch_sampler.set_epoch(epoch)
+        if not self._streams:
+            self._batch_sampler.set_epoch(epoch)
+        if hasattr(self._train_collator, "set_epoch"):
+            # Masks, and what dropout does to words, differ from epoch to epoch.
+            self._train_collator.set_epoch(epoch)
+
+    def rows_of_batch(self, place: int) -> list[int]:
+        """Numbers in `train_dataset` of the rows of this process's batches of the step under way, the first at 0.
+
+        Rows of a stream have no numbers.
+        """
+        if self._streams:
+            return []
+        number = self.state.global_step % self.steps_per_epoch * self.args.gradient_accumulation_steps + place
+        batches = list(self._batch_sampler)
+        return batches[(number * self.args.world_size + self.args.process_index) % len(batches)]
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One forward and backward pass; see `Trainer.training_step`.
-
-        Raises:
-            FloatingPointError: if the loss is no number, or an infinite one.
-        """
-        self.target_tokens_seen += int((inputs["labels"] != IGNORE_INDEX).sum())
+        """One forward and backward pass; see `Trainer.training_step`."""
+        counted = inputs["attention_mask"] if self.counted == "tokens" else inputs["labels"] != IGNORE_INDEX
+        self.target_tokens_seen += int(counted.sum())
         loss = super().training_step(model, inputs, *args, **kwargs)
-        if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"the loss is {float(loss)} at step {self.state.global_step + 1}: nothing can be learnt from here on; "
-                "lower training.learning_rate, or set training.max_grad_norm or training.precision=fp32"
-            )
+        self.guard.see(loss)
         return loss
+
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Loss of a batch; see `Trainer.compute_loss`."""
+        if self._scheduled_sampling is not None and self.model.training:
+            inputs = self._scheduled_sampling(self.model, inputs, self.state.global_step)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the averaged weights where there are some, those that are trained beside them; see `Trainer`."""
+        if self.weight_average is None or not self.is_in_train:
+            super().save_model(output_dir, _internal_call)
+            return
+        output_dir = output_dir or self.args.output_dir
+        with self.weight_average.in_place():
+            super().save_model(output_dir, _internal_call)
+            if self.args.should_save:
+                self.weight_average.save_trained(Path(output_dir))
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> torch.Tensor | float:
+        # The one place where the norm of a whole step is to be had.
+        self.guard.gradient_norm = super()._get_grad_norm(*args, **kwargs)
+        return self.guard.gradient_norm
 
     @property
     def whole_model(self) -> PreTrainedModel:
@@ -150,6 +266,9 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
+        if self._streams:
+            state = json.dumps(self._batch_sampler.state_dict(self._batches_done))
+            Path(output_dir, self._stream_file).write_text(state, encoding="utf-8")
         # What the parent does next calls the checkpoint complete and removes older ones: not before every process has
         # written its part.
         self.accelerator.wait_for_everyone()
@@ -160,10 +279,14 @@ class ZooTrainer(Seq2SeqTrainer):
         """Every row once and in order, however many processes there are; see `Trainer.evaluation_loop`."""
         # Seq2SeqTrainer gathers the copies too that fill up the last batches of several processes.
         self.gather_function = self.accelerator.gather_for_metrics
-        return super().evaluation_loop(*args, **kwargs)
+        averaged = self.weight_average is not None and self.is_in_train
+        with self.weight_average.in_place() if averaged else nullcontext():
+            return super().evaluation_loop(*args, **kwargs)
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         """Generate and score one batch; see `Seq2SeqTrainer.prediction_step`."""
+        if not self.args.predict_with_generate:
+            return super().prediction_step(*args, **kwargs)
         # The parent writes defaults, a max_length of 20 among them, into the model's own settings.
         settings = self.model.generation_config
         self.model.generation_config = copy.deepcopy(settings)
@@ -231,11 +354,17 @@ def text_metrics(
         evaluation: which scores.
         references: the targets, or lists of accepted ones, as texts. The labels wouldn't do: a rare word is `<unk>`
             there.
-        sources: the sources as texts, which copied words are taken from; see `decode_rows`.
+        sources: the sources as texts, which copied words are taken from, see `decode_rows`, and which GLEU compares
+            with.
 
     Returns:
         Function from generated ids to the scores.
+
+    Raises:
+        ValueError: if GLEU is asked for without sources.
     """
+    if "gleu" in evaluation.metrics and sources is None:
+        raise ValueError("evaluation.metrics has 'gleu', which is for corrections of texts")
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         scores = generation_metrics(
@@ -244,6 +373,7 @@ def text_metrics(
             lowercase=evaluation.lowercase,
             tokenize=evaluation.tokenize,
             names=evaluation.metrics,
+            sources=sources,
         )
         return {name: value for name, value in scores.items() if not name.endswith("_signature")}
 

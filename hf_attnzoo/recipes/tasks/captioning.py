@@ -41,6 +41,7 @@ class CaptioningTask(WritingTask):
         unit="pictures",
         sample_columns=("picture", "reference", "output"),
     )
+    head = "AutoModelForImageTextToText"
     processor_class = AutoProcessor
     own_data = "attnzoo train image-folder data.source=YOUR_FOLDER"
 
@@ -76,6 +77,9 @@ class CaptioningTask(WritingTask):
     def build_processor(self, rows: Dataset) -> ShowAttendTellProcessor:
         tokenizer = train_tokenizer(source_texts=rows["caption"], **one_vocabulary(self.recipe))
         return ShowAttendTellProcessor(ShowAttendTellImageProcessor(size=self._image_size()), tokenizer)
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return (list(rows["caption"]),)
 
     def _image_size(self) -> int:
         fields, config_class = self.recipe.model, FAMILIES[self.recipe.family].config_class

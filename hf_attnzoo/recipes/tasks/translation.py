@@ -11,9 +11,17 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
-from ...data import Seq2SeqCollator, load_source, references, token_lengths, tokenize_pairs
+from ...data import (
+    BPEDropoutCollator,
+    Seq2SeqCollator,
+    load_source,
+    references,
+    token_lengths,
+    tokenize_buffer,
+    tokenize_pairs,
+)
 from ...hub import CardTexts
-from ...models.tokenization_attnzoo import train_tokenizer, vocabulary_sizes
+from ...models.tokenization_attnzoo import tokenizer_sides, train_tokenizer, vocabulary_sizes
 from ...registry import FAMILIES
 from ..schema import both_sides
 from .writing import WritingTask
@@ -32,6 +40,7 @@ class TranslationTask(WritingTask):
         sample_columns=("source", "reference", "output"),
     )
 
+    head = "AutoModelForSeq2SeqLM"
     processor_class = AutoTokenizer
 
     own_data = "attnzoo train parallel-text data.source=YOUR_PAIRS.tsv"
@@ -68,6 +77,9 @@ class TranslationTask(WritingTask):
             copy_slots=section.copy_slots,
         )
 
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return list(rows["source"]), list(rows["target"])
+
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return dict(zip(("source", "target"), vocabulary_sizes(processor), strict=True))
 
@@ -101,10 +113,49 @@ class TranslationTask(WritingTask):
             on_too_long=data.on_too_long,
         )
         # Pairs that were too long are not among them.
-        return prepared, rows.select(prepared["row"])
+        rows = rows.select(prepared["row"])
+        if self.recipe.training.bpe_dropout:
+            # To be cut anew, batch by batch.
+            for side in ("source", "target"):
+                prepared = prepared.add_column(side, rows[side])
+        return prepared, rows
+
+    def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+        data = self.recipe.data
+        return tokenize_buffer(rows, processor, data.max_source_length, data.max_target_length, data.on_too_long)
+
+    def check_stream(self) -> None:
+        data, budget = self.recipe.data, self.recipe.training.batch_tokens
+        for name in ("max_source_length", "max_target_length"):
+            if getattr(data, name) is None:
+                raise ValueError(f"data.streaming=True needs data.{name}: how long rows are isn't known beforehand")
+        if data.max_source_length + data.max_target_length > budget:
+            raise ValueError(
+                f"training.batch_tokens={budget} must be at least data.max_source_length="
+                f"{data.max_source_length} plus data.max_target_length={data.max_target_length}"
+            )
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return Seq2SeqCollator(processor)
+
+    def dropout_collator(self, processor: PreTrainedTokenizerBase, model: PreTrainedModel) -> BPEDropoutCollator:
+        if self.recipe.tokenizer.copy_slots is not None:
+            raise ValueError(
+                f"training.bpe_dropout={self.recipe.training.bpe_dropout} cuts words, and "
+                f"tokenizer.copy_slots={self.recipe.tokenizer.copy_slots} copies whole ones: leave out one of them"
+            )
+        data, positions = self.recipe.data, getattr(model.config, "max_position_embeddings", None)
+        return BPEDropoutCollator(
+            self.collator(processor),
+            tokenizer_sides(processor),
+            self.recipe.training.bpe_dropout,
+            seed=self.recipe.seed,
+            # What the recipe takes, and what the model has positions for
+            limits=(
+                _least(data.max_source_length, positions, getattr(model.config, "max_source_length", None)),
+                _least(data.max_target_length, positions),
+            ),
+        )
 
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
         return token_lengths(prepared, "input_ids")
@@ -137,3 +188,7 @@ class TranslationTask(WritingTask):
 
     def ask(self, pipe: Any, rows: Dataset) -> list[str]:
         return [item["translation_text"] for item in pipe(list(rows["source"]))]
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -1,0 +1,149 @@
+"""One model from several checkpoints of a run: the mean of their weights."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from ..registry import FAMILIES
+
+# What the trainer keeps in a checkpoint for itself; a shared model has none of it.
+_TRAINER_FILES = ("trainer_state", "training_args", "optimizer", "scheduler", "scaler", "rng_state", "global_step")
+# What is said or drawn of the one checkpoint doesn't hold for the mean.
+_LEFT_BEHIND = (*_TRAINER_FILES, "README.md", "metrics.json", "attention", "pytorch_model", "model")
+
+
+def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of checkpoints, as Vaswani et al. (2017, section 6.1) take it.
+
+    Args:
+        folders: of checkpoints with the same weights in safetensors, whole or in shards.
+
+    Returns:
+        Tensors by name, in the type they are stored in. The sum is taken in double precision.
+
+    Raises:
+        FileNotFoundError: if a folder has no safetensors.
+        ValueError: if there is no folder, or a tensor is missing in one, or of another shape or type, or no number
+            with a fraction and not the same in all.
+    """
+    if not folders:
+        raise ValueError("folders=[]: an average needs at least one checkpoint")
+    files = [_tensor_files(Path(folder)) for folder in folders]
+    first, names = folders[0], files[0].keys()
+    for folder, found in zip(folders, files, strict=True):
+        if found.keys() != names:
+            odd = sorted(found.keys() ^ names)[0]
+            raise ValueError(f"{folder} and {first} have other weights: {odd!r} is in one of them alone")
+    average = {}
+    for name in names:
+        tensor = _read(files[0][name], name)
+        total = tensor.double() if tensor.is_floating_point() else None
+        for folder, found in zip(folders[1:], files[1:], strict=True):
+            other = _read(found[name], name)
+            if other.shape != tensor.shape or other.dtype != tensor.dtype:
+                raise ValueError(
+                    f"{folder}: {name} is {other.dtype} of shape {tuple(other.shape)}, and in {first} "
+                    f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                )
+            if total is not None:
+                total += other
+            elif not other.equal(tensor):
+                raise ValueError(f"{folder}: {name} holds {tensor.dtype} numbers that are others than in {first}")
+        average[name] = tensor if total is None else (total / len(folders)).to(tensor.dtype)
+    return average
+
+
+def load_average(model: PreTrainedModel, folders: Sequence[Path]) -> None:
+    """Give a model the mean of the weights of checkpoints of its own.
+
+    Args:
+        model: to fill; tied weights stay tied.
+        folders: see `average_weights`.
+
+    Raises:
+        ValueError: if the checkpoints are of another model; see `average_weights`.
+    """
+    average = average_weights(folders)
+    tied = set(model.all_tied_weights_keys)
+    missing, unexpected = model.load_state_dict(average, strict=False)
+    odd = [name for name in missing if name not in tied] + list(unexpected)
+    if odd:
+        raise ValueError(f"{folders[0]}: {odd[0]!r} is in the checkpoint or in {type(model).__name__} alone")
+
+
+def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.PathLike) -> Path:
+    """Write an ordinary model folder whose weights are the mean of those of checkpoints.
+
+    Configuration, generation settings, tokenizer and code are those of the last folder.
+
+    Args:
+        folders: of checkpoints of one run, or of models fine-tuned from one.
+        output: folder to write, which doesn't exist or is empty; it appears whole or not at all.
+
+    Returns:
+        `output`.
+
+    Raises:
+        FileNotFoundError: if a folder has no safetensors or no configuration.
+        ValueError: if `output` holds something, or the weights don't match; see `average_weights`.
+    """
+    folders, output = [Path(folder) for folder in folders], Path(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"output={output} holds something: name a new folder")
+    if not folders:
+        raise ValueError("folders=[]: an average needs at least one checkpoint")
+    last = folders[-1]
+    if not (last / "config.json").is_file():
+        raise FileNotFoundError(f"{last}: no config.json, so no checkpoint of a model")
+    model = _load(last)
+    load_average(model, folders)
+    scratch = output.with_name(f".{output.name}.{os.getpid()}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(last, scratch, ignore=_left_behind)
+    model.save_pretrained(scratch)
+    if output.exists():
+        output.rmdir()
+    scratch.rename(output)
+    return output
+
+
+def _load(folder: Path) -> PreTrainedModel:
+    """The model of a folder by the class that saved it, head and all."""
+    config = AutoConfig.from_pretrained(folder)
+    for family in FAMILIES.values():
+        for auto_class, name in family.config_class.auto_classes.items():
+            if isinstance(config, family.config_class) and name in (config.architectures or []):
+                return family.model_class(auto_class).from_pretrained(folder)
+    names = ", ".join(FAMILIES)
+    raise ValueError(f"{folder}: a {config.model_type} of architecture {config.architectures}, and none of {names}")
+
+
+def _left_behind(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if name.startswith(_LEFT_BEHIND)}
+
+
+def _tensor_files(folder: Path) -> dict[str, Path]:
+    index, single = folder / SAFE_WEIGHTS_INDEX_NAME, folder / SAFE_WEIGHTS_NAME
+    if index.is_file():
+        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        for shard in set(shards.values()):
+            if Path(shard).name != shard:
+                raise ValueError(f"{index}: the shard {shard!r} is not a file of that folder")
+        return {name: folder / shard for name, shard in shards.items()}
+    if not single.is_file():
+        raise FileNotFoundError(f"{folder}: no {SAFE_WEIGHTS_NAME}, so no checkpoint that can be averaged")
+    with safe_open(single, framework="pt") as tensors:
+        return dict.fromkeys(tensors.keys(), single)
+
+
+def _read(file: Path, name: str) -> Tensor:
+    with safe_open(file, framework="pt") as tensors:
+        return tensors.get_tensor(name)
