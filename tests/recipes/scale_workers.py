@@ -65,6 +65,8 @@ def trainer_of(content: dict[str, Any], batches: int | None = None) -> tuple[Zoo
     datasets = {}
     for split in rows:
         datasets[split], rows[split] = task.prepare(rows[split], processor)
+        if split != "train":
+            datasets[split] = task.for_evaluation(datasets[split], processor)
     model = build_model(recipe, family, task, processor)
     model.generation_config = generation_config(recipe, model, 8)
     if batches is not None:
@@ -112,7 +114,6 @@ def bert_trainer(output: str, batches: int, accumulation: int, steps: int) -> Zo
         max_tokens=smallest_budget(lengths, 0 * lengths, batches),
         num_processes=arguments.world_size,
     )
-    # The collator's word_ids are a column that the model doesn't read; it drops them itself.
     return ZooTrainer(
         model=model,
         args=arguments,
