@@ -73,11 +73,20 @@ def heed_launcher(recipe: Recipe) -> Recipe:
     Raises:
         ValueError: if the launcher wants another precision than the recipe, or to shard a model on no accelerator.
     """
-    for name in ("FSDP", "DEEPSPEED"):
-        if parse_flag_from_env(f"ACCELERATE_USE_{name}") and not torch.accelerator.is_available():
+    for launcher in ("FSDP", "DEEPSPEED"):
+        if not parse_flag_from_env(f"ACCELERATE_USE_{launcher}"):
+            continue
+        if not torch.accelerator.is_available():
             raise ValueError(
-                f"ACCELERATE_USE_{name}=true: a model is sharded over accelerators, and there is none here"
+                f"ACCELERATE_USE_{launcher}=true: a model is sharded over accelerators, and there is none here"
             )
+        for name in ("ema_decay", "average_last"):
+            value = getattr(recipe.training, name)
+            if value is not None:
+                raise ValueError(
+                    f"training.{name}={value} needs the whole model in every process, and ACCELERATE_USE_{launcher}=true "
+                    "shards it: leave it out"
+                )
     wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if wanted in ("no", recipe.training.precision):
         return recipe
