@@ -9,9 +9,9 @@ Five models of equal size read the same sequences in the same order: two languag
 encoder-decoders read them as a source and write one symbol. The recurrent encoders read forwards only, since a
 backward one would meet the answer last and have no path to speak of. What recurrences are known to need they have: the
 bias of the gates that keep a state is 1 at first. A model is trained at every distance anew, and asked for the same
-distance, so no position is beyond what it has seen. Training ends when the last 320 sequences, each of them drawn anew,
-have been answered right, or after `steps` of 32 sequences. The learning rate of a model is the one of three that ends
-soonest, or with the lowest loss, at a distance of 16.
+distance, so no position is beyond what it has seen. Training ends when the last 320 sequences, each of them drawn
+anew, have been answered right, or after `steps` of 32 sequences. The learning rate of a model is the one of three that
+ends soonest, or with the lowest loss, at a distance of 16.
 
     python training/studies/path_length.py
 
