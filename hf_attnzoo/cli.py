@@ -168,85 +168,170 @@ def write(
 @app.command()
 def attend(
     model: ModelArgument,
-    text: Annotated[str, typer.Argument(metavar="INPUT", help="Text to translate, or picture to caption.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
+    text: Annotated[str, typer.Argument(metavar="INPUT", help="Text to read, or picture to caption.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A .png, .svg or .pdf; an .html to look around in; a .gif that moves.",
+        ),
+    ],
     target: Annotated[
         str | None, typer.Option("--target", "-t", help="Show the attention while this is written.")
     ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="cross, or the self-attention of the encoder or the decoder.")
+    ] = None,
+    layer: Annotated[int, typer.Option(help="Layer, from 0, or from -1 backwards.")] = -1,
+    head: Annotated[int | None, typer.Option(help="One head of the layer, from 0, rather than the mean.")] = None,
+    heads: Annotated[bool, typer.Option("--heads", help="Every head of every layer, in a picture each.")] = False,
+    rollout: Annotated[bool, typer.Option("--rollout", help="Self-attention through all layers.")] = False,
+    words: Annotated[bool, typer.Option("--words", help="Words rather than tokens.")] = False,
     beams: BeamsOption = None,
     max_new_tokens: LengthOption = None,
 ) -> None:
-    """Draw where a model looks while it translates a text, or says what a picture shows."""
+    """Draw where a model looks while it reads a text, translates it, or says what a picture shows."""
     from .attention_maps import AttentionMap, attention_map
 
     with _plain_errors():
         loaded, processor = _load(model)
         options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-        drawn = attention_map(loaded, processor, text, target, **options)
-        drawn.plot(output)
+        drawn = attention_map(loaded, processor, text, target, kind=kind, layer=layer, head=head, **options)
+        if isinstance(drawn, AttentionMap):
+            drawn = drawn.by_words() if words else drawn
+            drawn = drawn.rollout() if rollout else drawn
+        elif words or rollout or heads:
+            raise ValueError("--words, --rollout and --heads are for the attention of texts, not of pictures")
+        suffix = output.suffix.lower()
+        if suffix in (".html", ".htm"):
+            drawn.to_html(output)
+        elif suffix in (".gif", ".webp"):
+            drawn.animate(output)
+        elif heads:
+            drawn.plot_heads(output)
+        else:
+            drawn.plot(output)
     written = drawn.target_text if isinstance(drawn, AttentionMap) else drawn.text
-    typer.echo(f"{text} → {written}: {output}")
+    typer.echo(f"{text}: {output}" if written == text else f"{text} → {written}: {output}")
 
 
 @app.command()
 def evaluate(
-    model: ModelArgument,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Folder of a saved model, its name on the Hub, or a file of outputs, one a line."
+        ),
+    ],
     data: Annotated[str, typer.Argument(help="File, folder, dataset on the Hub, or a built-in source such as dates.")],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the data, such as split=test.")
     ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another model, or file of outputs: is the difference more than luck?")
+    ] = None,
     metrics: Annotated[
-        str, typer.Option(help="Scores, with commas between them.")
-    ] = "exact_match,token_error_rate,bleu,chrf",
-    tokenize: Annotated[str, typer.Option(help="Tokens of BLEU and of the token scores.")] = "13a",
+        str | None,
+        typer.Option(
+            help="Scores, with commas between them. Default: exact_match,token_error_rate,bleu,chrf, or those of a "
+            "language model."
+        ),
+    ] = None,
+    tokenize: Annotated[str, typer.Option(help="Tokens of BLEU, GLEU and the token scores.")] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Leave case out of account.")] = False,
+    bins: Annotated[
+        str | None, typer.Option(help="Report by source length: tokens that a bin is wide, or edges such as 1,10,20.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")] = None,
+    measure: Annotated[
+        str | None, typer.Option(help="Score of that report. Default: bleu if it is one of the scores, or the first.")
+    ] = None,
+    worst: Annotated[int, typer.Option(min=0, help="List so many of the worst sentences.")] = 0,
+    worst_by: Annotated[str, typer.Option(help="What is worst: by chrf, or by token_error_rate.")] = "chrf",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs, one a line.")] = None,
     beams: BeamsOption = None,
     max_new_tokens: LengthOption = None,
+    generate: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Other settings of generate(): length_penalty=0.6.")
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=2, help="Tokens that a language model reads at a time. Default: all it can.")
+    ] = None,
     batch_size: BatchOption = 32,
+    seed: Annotated[int, typer.Option(help="Of what intervals and tests draw.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score what a model writes for a dataset: translations of texts, or captions of pictures."""
-    from .data import load_caption_source, load_source, references
-    from .evaluation import generation_metrics
+    """Score what a model writes for a dataset, translations or captions, or how well it foresees a text."""
     from .recipes.reading import read_yaml
     from .recipes.reporting import make_console
 
-    settings = {"lowercase": lowercase, "tokenize": tokenize, "names": [name.strip() for name in metrics.split(",")]}
+    names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     with _plain_errors():
-        # A misspelt score is refused before anything is translated.
-        generation_metrics(["a"], ["a"], **settings)
         arguments = {key: read_yaml(value, key) for key, value in map(_key_value, options or [])}
         if "name_or_path" in arguments:
             raise ValueError(f"name_or_path={arguments['name_or_path']}: the data has been named already, {data}")
-        task = _check_task(model, "seq2seq", "image-to-text")
-        pictures = task == "image-to-text"
-        rows = load_caption_source(data, **arguments) if pictures else load_source(data, **arguments)
-        sources, key = (rows["image"], "caption") if pictures else (rows["source"], "translation_text")
-        generation = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-        results = _pipeline(model, task)(list(sources), batch_size=batch_size, **generation)
-        outputs = [item[key] for item in results]
-        scores = generation_metrics(outputs, references(rows), **settings)
-    unit = "pictures" if pictures else "pairs"
+        systems = [model] if against is None else [model, against]
+        task = _evaluated_task(systems, data)
+        if task == "causal-lm":
+            _only_for_texts(
+                against=against,
+                bins=bins,
+                picture=picture,
+                measure=measure,
+                worst=worst or None,
+                output=output,
+                beams=beams,
+                max_new_tokens=max_new_tokens,
+                generate=generate,
+                lowercase=lowercase or None,
+            )
+            report, tables = _foreseen(model, data, arguments, names, block_size, batch_size, seed)
+        else:
+            if block_size is not None:
+                raise ValueError(f"--block-size {block_size} is for language models")
+            generation = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
+            generation |= {key: read_yaml(value, key) for key, value in map(_key_value, generate or [])}
+            report, tables = _written(
+                systems,
+                task,
+                data,
+                arguments,
+                generation,
+                names or ["exact_match", "token_error_rate", "bleu", "chrf"],
+                {"tokenize": tokenize, "lowercase": lowercase, "seed": seed},
+                _read_bins(bins, picture),
+                picture,
+                measure,
+                {"worst": worst, "worst_by": worst_by},
+                output,
+                batch_size,
+            )
     if as_json:
-        typer.echo(json.dumps({unit: len(outputs), **scores}, ensure_ascii=False))
+        typer.echo(json.dumps(report, ensure_ascii=False))
         return
-    cells = [
-        (name, f"{value:.4f}", str(scores[f"{name}_signature"]))
-        for name, value in scores.items()
-        if not name.endswith("_signature")
-    ]
-    make_console().print(_table(("score", "value", "settings"), cells, f"{len(outputs):,} {unit} of {data}"))
+    console = make_console()
+    for table in tables:
+        console.print(table)
 
 
 @app.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="Folder of a saved model, or a file of a training program, such as ckpt.pt.")
+        Path,
+        typer.Argument(
+            help="Folder of a saved model (transformers, JoeyNMT), or a file of a training program: nanoGPT's "
+            "ckpt.pt, JoeyNMT's best.ckpt, OpenNMT-py's model_step_5000.pt."
+        ),
     ],
     target: Annotated[Path, typer.Argument(help="Folder to write.")],
     to: Annotated[str, typer.Option("--to", help="attnzoo, or transformers for the way back.")] = "attnzoo",
 ) -> None:
-    """Turn a checkpoint of another kind into one of the zoo, or one of the zoo into transformers' own."""
+    """Turn a checkpoint of another kind into one of the zoo, or one of the zoo into transformers' own.
+
+    GPT-2, BERT, RoBERTa, Marian and BART of transformers, nanoGPT, JoeyNMT 2 and OpenNMT-py 3; what has no place in
+    our models is refused by name.
+    """
     from transformers.utils import logging
 
     from .conversion import convert as convert_checkpoint
@@ -274,6 +359,19 @@ def average(
 
 
 @app.command()
+def card(
+    folder: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that a run has saved its model in.")],
+    target: Annotated[Path, typer.Argument(metavar="NAME", help="Where to, such as model_cards/dates.")],
+) -> None:
+    """Copy the card of a run and its pictures to where cards are collected, under a name of their own."""
+    from .hub import export_card
+
+    with _plain_errors():
+        for written in export_card(folder, target):
+            typer.echo(written)
+
+
+@app.command()
 def families() -> None:
     """List the families of models, and the recipes that ship."""
     from .recipes import shipped_recipes
@@ -288,6 +386,167 @@ def families() -> None:
     typer.echo(f"recipes: {', '.join(shipped_recipes())}")
 
 
+def _evaluated_task(systems: list[str], data: str) -> str:
+    """What systems are for that may be models or files of outputs; of files alone the data tells."""
+    from .data.captions import METADATA
+    from .data.sources import CAPTION_SOURCES
+
+    models = [system for system in systems if not Path(system).is_file()]
+    tasks = {_check_task(system, "seq2seq", "image-to-text", "causal-lm") for system in models}
+    if not tasks:
+        pictures = data in CAPTION_SOURCES or Path(data).name in METADATA
+        pictures = pictures or any(any(Path(data).glob(f"{depth}{name}")) for name in METADATA for depth in ("", "*/"))
+        return "image-to-text" if pictures else "seq2seq"
+    if len(tasks) > 1:
+        raise ValueError(f"{' and '.join(systems)} are for different things, {' and '.join(sorted(tasks))}")
+    return tasks.pop()
+
+
+def _only_for_texts(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is for models that write a text for each input")
+
+
+def _read_bins(bins: str | None, picture: Path | None) -> int | list[int] | None:
+    if bins is None:
+        return None if picture is None else 5
+    if not re.fullmatch(r"\d+(,\d+)*", bins):
+        raise ValueError(f"--bins {bins} must be a number of tokens, or edges with commas between them")
+    edges = [int(edge) for edge in bins.split(",")]
+    return edges if len(edges) > 1 else edges[0]
+
+
+def _written(
+    systems: list[str],
+    task: str,
+    data: str,
+    arguments: dict[str, Any],
+    generation: dict[str, Any],
+    names: list[str],
+    settings: dict[str, Any],
+    bins: int | list[int] | None,
+    picture: Path | None,
+    measure: str | None,
+    worst: dict[str, Any],
+    output: Path | None,
+    batch_size: int,
+) -> tuple[dict[str, Any], list[Any]]:
+    """Report and tables on what systems write."""
+    from .attention_maps.plotting import check_format
+    from .data import load_caption_source, load_source, references
+    from .evaluation import by_length, evaluation_report, length_bins, plot_by_length, report_tables
+
+    pictures = task == "image-to-text"
+    if picture is not None:
+        check_format(picture)
+    if pictures and bins is not None:
+        raise ValueError("--bins and --picture are for texts: pictures have no length in tokens")
+    if bins is None and measure is not None:
+        raise ValueError(f"--measure {measure} is for a report by length: give --bins or --picture too")
+    if "streaming" in arguments:
+        raise ValueError(f"streaming={arguments['streaming']}: an evaluation needs all of the data")
+    # What would stop the report stops it before anything is translated
+    measure = measure or ("bleu" if "bleu" in names else names[0])
+    probe = {**settings, **worst, "bins": bins if isinstance(bins, int) else None, "measure": measure}
+    evaluation_report(["a"], ["a"], names=names, sources=None if pictures else ["a"], resamples=1, **probe)
+    rows = load_caption_source(data, **arguments) if pictures else load_source(data, **arguments)
+    sources = None if pictures else list(rows["source"])
+    if bins is not None:
+        by_length(sources, sources, sources, bins, metrics=[], tokenize=settings["tokenize"])
+    written = [_outputs(system, task, rows, generation, batch_size) for system in systems]
+    if output is not None:
+        _write_lines(written[0], output)
+    report = {"pictures" if pictures else "pairs": len(rows)} | evaluation_report(
+        written[0],
+        references(rows),
+        names=names,
+        sources=sources,
+        against=written[1] if len(written) > 1 else None,
+        bins=bins,
+        measure=measure,
+        **settings,
+        **worst,
+    )
+    labels = _labels(systems)
+    if picture is not None:
+        reports = [report, report["against"]] if len(systems) > 1 else [report]
+        lines = {label: length_bins(one) for label, one in zip(labels, reports, strict=True)}
+        plot_by_length(lines, picture, measure=measure, counts=True)
+    title = f"{len(rows):,} {'pictures' if pictures else 'pairs'} of {data}"
+    return report, report_tables(report, names, labels, title, measure)
+
+
+def _foreseen(
+    model: str,
+    data: str,
+    arguments: dict[str, Any],
+    names: list[str] | None,
+    block_size: int | None,
+    batch_size: int,
+    seed: int,
+) -> tuple[dict[str, Any], list[Any]]:
+    """Report and table on how likely a text is under a language model."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from .data import load_texts
+    from .evaluation import LIKELIHOOD_METRICS, report_tables, score_interval, text_likelihood
+    from .evaluation.likelihood import default_block_size
+
+    names = list(LIKELIHOOD_METRICS) if names is None else names
+    for name in names:
+        if name not in LIKELIHOOD_METRICS:
+            raise ValueError(f"--metrics has {name!r}; those of a language model are {', '.join(LIKELIHOOD_METRICS)}")
+    texts = load_texts(data, **arguments)["text"]
+    with _named(model):
+        loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    likelihood = text_likelihood(loaded, tokenizer, list(texts), block_size=block_size, batch_size=batch_size)
+    tokens = int(likelihood.losses[:, 1].sum())
+    report: dict[str, Any] = {"tokens": tokens, "intervals": {}}
+    for name in names:
+        report[name] = likelihood.score(name)
+        report[f"{name}_signature"] = f"block:{block_size or default_block_size(loaded)}|tokens:{tokens}"
+        interval = score_interval(likelihood.statistics(name), seed=seed)
+        if interval is not None:
+            report["intervals"][name] = list(interval)
+    return report, report_tables(report, names, [model], f"{tokens:,} tokens of {data}")
+
+
+def _outputs(system: str, task: str, rows: Any, generation: dict[str, Any], batch_size: int) -> list[str]:
+    """What a model writes for rows, or a file says that it has written."""
+    from rich.console import Console
+    from rich.progress import track
+
+    if Path(system).is_file():
+        lines = list(_lines(Path(system)))
+        if len(lines) != len(rows):
+            raise ValueError(f"{system} has {len(lines)} lines, and the data {len(rows)} rows: an output a line")
+        return lines
+    column, key = ("image", "caption") if task == "image-to-text" else ("source", "translation_text")
+    # One at a time: pictures would fill the memory
+    inputs = (row[column] for row in rows.select_columns([column]))
+    results = _pipeline(system, task)(inputs, batch_size=batch_size, **generation)
+    console = Console(stderr=True)
+    counted = track(results, system, len(rows), console=console, transient=True, disable=not console.is_terminal)
+    return [outputs[0][key] for outputs in counted]
+
+
+def _write_lines(lines: list[str], file: Path) -> None:
+    for number, line in enumerate(lines):
+        if "\n" in line or line.endswith("\r"):
+            raise ValueError(f"--output {file}: output {number + 1} is no single line, {line[:40]!r}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+
+
+def _labels(systems: list[str]) -> list[str]:
+    """Short names of systems, as long as they differ."""
+    paths = [Path(system) for system in systems]
+    # A run leaves its model in a folder of that name
+    short = [path.parent.name if path.name == "model" and path.parent.name else path.name for path in paths]
+    return short if len(set(short)) == len(short) and all(short) else list(map(str, systems))
+
+
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     """What a person has got wrong is told in a line, without a traceback."""
@@ -296,7 +555,7 @@ def _plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     # The package that an import lacks is an optional one, such as timm for a backbone
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, FloatingPointError) as error:
         typer.echo(f"attnzoo: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error
 
@@ -364,18 +623,26 @@ def _read_lexicon(file: Path) -> dict[str, str]:
 _PIPELINES = {
     "seq2seq": ("attnzoo-translation", ("translate", "backtranslate", "attend", "evaluate")),
     "image-to-text": ("attnzoo-captioning", ("caption", "attend", "evaluate")),
-    "causal-lm": ("text-generation", ("write",)),
+    "causal-lm": ("text-generation", ("write", "attend", "evaluate")),
 }
 
 
 def _load(model: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForImageTextToText, AutoModelForSeq2SeqLM, AutoProcessor, AutoTokenizer
+    """A model of any family, with the head that writes where it has one, and its tokenizer or processor."""
+    import transformers
 
-    task = _check_task(model, "seq2seq", "image-to-text")
     with _named(model):
-        if task == "image-to-text":
-            return AutoModelForImageTextToText.from_pretrained(model), AutoProcessor.from_pretrained(model)
-        return AutoModelForSeq2SeqLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+        config = transformers.AutoConfig.from_pretrained(model)
+        processor = transformers.AutoTokenizer
+        if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+            head, processor = transformers.AutoModelForImageTextToText, transformers.AutoProcessor
+        elif config.is_encoder_decoder:
+            head = transformers.AutoModelForSeq2SeqLM
+        elif type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+            head = transformers.AutoModel
+        else:
+            head = transformers.AutoModelForCausalLM
+        return head.from_pretrained(model), processor.from_pretrained(model)
 
 
 def _pipeline(model: str, task: str = "seq2seq") -> Any:

@@ -6,6 +6,7 @@ import os
 import runpy
 import shlex
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,9 @@ def test_attend_draws(call, folder, tmp_path, expected):
 def test_evaluate_agrees_with_the_run(call, folder, tiny_run):
     names = [name for name in tiny_run.metrics if not name.endswith("_signature")]
     arguments = ["evaluate", folder, "reverse", *ROWS, "--tokenize", "none", "--metrics", ", ".join(names)]
-    assert json.loads(call(*arguments, "--json")) == {"pairs": 5, **tiny_run.metrics}
+    intervals = json.loads((tiny_run.model / "metrics.json").read_text())["intervals"]
+    assert sorted(intervals) == sorted(names)
+    assert json.loads(call(*arguments, "--json")) == {"pairs": 5, **tiny_run.metrics, "intervals": intervals}
     lines = call(*arguments).splitlines()
     assert "5 pairs of reverse" in lines[0]
     for name in names:
@@ -134,6 +137,7 @@ def test_evaluate_agrees_with_the_run(call, folder, tiny_run):
         assert [cell.strip() for cell in row.split("│")[1:-1]] == [
             name,
             f"{tiny_run.metrics[name]:.4f}",
+            "{:.4f} to {:.4f}".format(*intervals[name]),
             tiny_run.metrics[f"{name}_signature"],
         ]
 
@@ -147,6 +151,68 @@ def test_evaluate_a_file_and_fold_case(call, folder, tmp_path, expected):
         json.loads(call("evaluate", folder, tmp_path / "[b]pairs.tsv", *options, "--lowercase"))["exact_match"] == 0.5
     )
     assert "[b]pairs.tsv" in call("evaluate", folder, tmp_path / "[b]pairs.tsv", "--metrics", "bleu,exact_match")
+
+
+def test_evaluate_two_systems(call, folder, tmp_path, expected):
+    sources = ["a a", "c a b a", "e d d"]
+    written = [expected(source)[0] for source in sources]
+    pairs = [f"{source}\tx {text}\n" for source, text in zip(sources, written, strict=True)]
+    (tmp_path / "pairs.tsv").write_text("".join(pairs))
+    (tmp_path / "other.txt").write_text("".join(f"x {text}\n" for text in written[:2]) + "no\n")
+    options = [tmp_path / "pairs.tsv", "--metrics", "exact_match,bleu", "--tokenize", "none"]
+    picture = ["--picture", tmp_path / "out" / "by_length.png", "--bins", 3, "--measure", "exact_match"]
+    arguments = [*options, "--against", tmp_path / "other.txt", "-o", tmp_path / "kept" / "out.txt"]
+    report = json.loads(call("evaluate", folder, *arguments, *picture, "--worst", 1, "--json"))
+    assert (tmp_path / "kept" / "out.txt").read_text().splitlines() == written
+    assert (report["exact_match"], report["against"]["exact_match"]) == (0, pytest.approx(2 / 3))
+    comparison = report["against"]["comparison"]["exact_match"]
+    assert comparison["difference"] == pytest.approx(-2 / 3)
+    # Where two of three differ: both as they are, or both the other way round
+    assert comparison["p_randomization"] == pytest.approx(1 / 2, abs=0.02)
+    spans = [
+        [(span["low"], span["high"], span["count"], span["scores"]) for span in one["by_length"]]
+        for one in (report, report["against"])
+    ]
+    assert spans[0] == [(0, 2, 1, {"exact_match": 0}), (3, 5, 2, {"exact_match": 0})]
+    assert spans[1] == [(0, 2, 1, {"exact_match": 1}), (3, 5, 2, {"exact_match": 0.5})]
+    (worst,) = report["worst"]
+    assert worst["output"] == written[worst["row"]]
+    assert worst["references"] == [f"x {worst['output']}"]
+    assert (tmp_path / "out" / "by_length.png").read_bytes()[:4] == b"\x89PNG"
+
+    # Outputs that were kept are scored alike, without the model
+    kept = [tmp_path / "kept" / "out.txt", *arguments[:-2], *picture, "--worst", 1, "--json"]
+    again = json.loads(call("evaluate", *kept))
+    assert again == report
+    lines = call("evaluate", folder, *arguments, *picture, "--worst", 1)
+    for part in ("run less other.txt, paired", "exact_match by source length", "the 1 worst", "3 to 5"):
+        assert part in lines
+
+
+def test_evaluate_generates_as_it_is_told(call, folder, tmp_path, expected):
+    (tmp_path / "pairs.tsv").write_text("c a b a\ta\n")
+    options = ["--metrics", "exact_match", "--generate", "length_penalty=-3.5", "--beams", 4, "--max-new-tokens", 3]
+    call("evaluate", folder, tmp_path / "pairs.tsv", *options, "-o", tmp_path / "out.txt")
+    text = expected("c a b a", length_penalty=-3.5, num_beams=4, max_new_tokens=3)[0]
+    assert (tmp_path / "out.txt").read_text() == f"{text}\n"
+
+
+def test_evaluate_looks_at_one_picture_at_a_time(call, monkeypatch, tmp_path):
+    alive = []
+
+    def pipe(pictures, batch_size):
+        for picture in pictures:
+            alive.append(weakref.ref(picture))
+            assert sum(one() is not None for one in alive) <= 2
+            yield [{"caption": "a red circle"}]
+
+    monkeypatch.setattr("hf_attnzoo.cli._pipeline", lambda model, task: pipe)
+    ShowAttendTellConfig().save_pretrained(tmp_path)
+    options = ["shapes", "split=test", "size=12", "--metrics", "exact_match", "--json"]
+    report = json.loads(call("evaluate", tmp_path, *options, "-o", tmp_path / "out.txt"))
+    assert report["pictures"] == len(alive) == 12
+    # Captions in a file, of a source of pictures
+    assert json.loads(call("evaluate", tmp_path / "out.txt", *options)) == report
 
 
 def test_families_and_recipes_are_listed_in_whole_lines(call):
@@ -218,9 +284,23 @@ def test_the_script_is_the_same_door(recipe_content, tmp_path, monkeypatch, caps
         (["caption", "MODEL", "a.png"], "for attnzoo translate, attnzoo attend, attnzoo evaluate"),
         (["write", "MODEL", "a"], "for attnzoo translate, attnzoo attend, attnzoo evaluate"),
         (["translate", "CAPTIONER", "a"], "for attnzoo caption, attnzoo attend, attnzoo evaluate"),
-        (["attend", "WRITER", "a", "-o", "map.png"], "a model of rnnlm is for attnzoo write"),
-        (["evaluate", "WRITER", "reverse", *ROWS], "a model of rnnlm is for attnzoo write"),
-        (["attend", "MODEL", "a", "-o", "map.gif"], ".png, .svg, .pdf"),
+        (["evaluate", "WRITER", "reverse", *ROWS, "--beams", "2"], "--beams is for models that write a text"),
+        (["evaluate", "WRITER", "reverse", *ROWS, "--metrics", "bleu"], "those of a language model are cross_entropy"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--against", "CAPTIONER"], "for different things"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--against", "pyproject"], "pyproject: no such folder here"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--block-size", "9"], "--block-size 9 is for language models"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--bins", "5,3"], "edges must be at least 2, and rise"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--bins", "1,3"], "bins has room for 1 to 2"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--bins", "many"], "--bins many must be a number of tokens"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--measure", "bleu"], "give --bins or --picture too"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--picture", "map.gif"], ".png, .svg, .pdf"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--worst-by", "bleu"], "worst_by is 'bleu'"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--generate", "num_beans=2"], "num_beans"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "streaming=true"], "streaming"),
+        (["evaluate", "CAPTIONER", "shapes", *ROWS, "--bins", "5"], "pictures have no length"),
+        (["evaluate", "CAPTIONER", "shapes", *ROWS, "--metrics", "gleu"], "sources is None"),
+        (["evaluate", "three.txt", "reverse", *ROWS], "three.txt has 3 lines, and the data 5 rows"),
+        (["attend", "MODEL", "a", "-o", "map.bmp"], ".png, .svg, .pdf"),
         (["evaluate", "MODEL", "reverse", "split=test"], "needs the option 'size'"),
         (["evaluate", "MODEL", "reverse", "split=test", "sise=3"], "did you mean 'size'?"),
         (["evaluate", "MODEL", "revers", "split=test"], "did you mean the built-in source 'reverse'?"),
@@ -237,6 +317,7 @@ def test_what_a_person_got_wrong_is_one_line(call, folder, tmp_path, monkeypatch
     # What kind of model it is stands in the configuration
     ShowAttendTellConfig().save_pretrained("captioner")
     RNNLMConfig().save_pretrained("writer")
+    Path("three.txt").write_text("a\nb\nc\n")
     folders = {"MODEL": folder, "CAPTIONER": "captioner", "WRITER": "writer"}
     arguments = [folders.get(argument, argument) for argument in arguments]
     assert message in call(*arguments, fails=True)

@@ -11,12 +11,20 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
+from transformers.utils import ModelOutput
 
 from ..models.image_processing_show_attend_tell import open_image, rgb_pixels
-from ..pipelines.generating import eager_attention
+from ..pipelines.generating import eager_attention, target_spans, token_spans
+from .analysis import choose
 from .image_maps import ImageAttentionMap
-from .maps import AttentionMap
+from .maps import KINDS, AttentionMap
 
 
 def attention_map(
@@ -25,30 +33,40 @@ def attention_map(
     text: str | os.PathLike | Image.Image | np.ndarray | Tensor,
     text_target: str | None = None,
     *,
+    text_pair: str | None = None,
     caption: str | None = None,
+    kind: str | None = None,
     layer: int | None = -1,
     head: int | None = None,
     **generate_kwargs,
 ) -> AttentionMap | ImageAttentionMap:
-    """Cross-attention of an encoder-decoder model while it writes its output for `text`, or a given output.
+    """Attention of a model: of what an encoder-decoder writes over what it reads, or of a text over itself.
 
     A recurrent model has one layer with one head. In a stack of Transformer layers the last one, averaged over its
-    heads, is the default; the alignment is often sharper in an earlier layer or in a single head.
+    heads, is the default; the alignment is often sharper in an earlier layer or in a single head. The map keeps all
+    of them: see [`AttentionMap.select`].
 
     Args:
         model:
-            An encoder-decoder model that can `generate()`, of this package or of transformers. It is put in eval mode
-            and, if need be, on eager attention (no other returns weights) during the call, and put back afterwards.
+            Any model with attention, of this package or of transformers. It is put in eval mode and, if need be, on
+            eager attention (no other returns weights) during the call, and put back afterwards.
         tokenizer:
             Its tokenizer; or, of a model that looks at images, its processor.
         text:
-            The source text; or the image: a path, a URL, an image of Pillow, an array or a tensor of pixels.
+            The text that is read; or the image: a path, a URL, an image of Pillow, an array or a tensor of pixels. A
+            decoder alone goes on with it where there is something to generate, such as `max_new_tokens=20`, and the
+            map is of it all.
         text_target:
-            The target text to force (teacher forcing). None lets the model write its own.
+            The target text to force (teacher forcing) on an encoder-decoder. None lets the model write its own.
+        text_pair:
+            The second text of a pair that an encoder reads together.
         caption:
             Another name for `text_target` where there is an image.
+        kind:
+            `"cross"`, or the self-attention of the `"encoder"` or the `"decoder"`. Default: `None`, cross-attention of
+            an encoder-decoder, and of others the one that they have.
         layer:
-            Decoder layer, 0-based, negative from the end; None averages all layers.
+            Layer, 0-based, negative from the end; None averages all layers.
         head:
             Head of that layer, 0-based, negative from the end; None averages all heads.
         **generate_kwargs:
@@ -56,26 +74,34 @@ def attention_map(
 
     Returns:
         The map of one source and one target text, closing `</s>` included on both sides, the decoder's start token
-        left out: row i is the attention with which target token i was predicted. For an image an
+        left out: row i is the attention with which target token i was predicted. The map of a text over itself, where
+        both sides are the tokens that are read, the start token of a decoder among them. For an image an
         [`ImageAttentionMap`], with a grid of weights for each token.
 
     Raises:
-        ValueError: `text` is not one text, or no image that can be read; the model has no cross-attention, or none on
-            a grid over an image; `layer` or `head` is out of range; or more than one sequence was asked for.
+        ValueError: `text` is not one text, or no image that can be read; the model has no such attention, or none on
+            a grid over an image; `layer` or `head` is out of range; more than one sequence was asked for; or an
+            argument means nothing to such a model.
     """
     sees = hasattr(tokenizer, "image_processor")
     if caption is not None:
         if not sees or text_target is not None:
             raise ValueError("caption is another name for text_target, for images; give one of the two")
         text_target = caption
-    for name, value in (("text", text), ("text_target", text_target)):
+    for name, value in (("text", text), ("text_target", text_target), ("text_pair", text_pair)):
         free = sees if name == "text" else value is None
         if not isinstance(value, str) and not free:
             raise ValueError(f"{name} is a {type(value).__name__}; an attention map is made from one string")
-    if not model.config.is_encoder_decoder:
-        raise ValueError(f"model is a {type(model).__name__}; only encoder-decoder models have a cross-attention map")
     if text_target is not None and generate_kwargs:
         raise ValueError(f"text_target is given, so nothing is generated; remove {sorted(generate_kwargs)}")
+    kind = _kind(model, kind, sees)
+    if not model.config.is_encoder_decoder:
+        for name, value in (("text_target", text_target), ("text_pair", text_pair if kind == "decoder" else None)):
+            if value is not None:
+                raise ValueError(f"{name}={value!r} means nothing to a {type(model).__name__}: write it into text")
+        return _own_map(model, tokenizer, text, text_pair, kind, layer, head, generate_kwargs)
+    if text_pair is not None:
+        raise ValueError(f"text_pair={text_pair!r} means nothing to a {type(model).__name__}, an encoder-decoder")
 
     labels = None
     # What a slot of the target vocabulary stands for in this text
@@ -96,6 +122,8 @@ def attention_map(
             copied = tokenizer.copied_words(text)
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     with _evaluating(model), eager_attention(model), torch.no_grad():
+        if kind == "encoder":
+            return _encoder_map(model, tokenizer, text, inputs, layer, head)
         if labels is None:
             target_ids, layers = _generate(model, inputs, generate_kwargs)
             if copied:
@@ -103,21 +131,104 @@ def attention_map(
             else:
                 target_text = tokenizer.decode(target_ids, skip_special_tokens=True)
         else:
-            target_ids, layers = _force(model, inputs, labels.to(model.device))
+            target_ids = labels[0].to(model.device)
+            layers = None
             target_text = text_target
+        if kind == "decoder":
+            layers = _force(model, inputs, target_ids, "decoder_attentions")
+        elif layers is None:
+            layers = _force(model, inputs, target_ids, "cross_attentions")
 
-    target = tokenizer.convert_ids_to_tokens(target_ids.tolist())
-    weights = _choose(layers, layer, head).to(device="cpu", dtype=torch.float64).numpy()
+    names = tokenizer.convert_ids_to_tokens(target_ids.tolist())
+    target = [copied.get(index) or name for index, name in zip(target_ids.tolist(), names, strict=True)]
+    spans = target_spans(tokenizer, target_ids.tolist(), target_text)
+    layers = _arrays(layers)
+    if kind == "decoder":
+        # What the decoder reads: its start token, and all that it writes but the last
+        (start,) = tokenizer.convert_ids_to_tokens([model.generation_config.decoder_start_token_id])
+        read, spans = [start, *target[:-1]], spans and [None, *spans[:-1]]
+        return AttentionMap(
+            read, read, choose(layers, layer, head), target_text, target_text, kind, layers, spans, spans
+        )
+    weights = choose(layers, layer, head)
     if sees:
         weights = weights.reshape(len(target), *_grid(model, weights.shape[1]))
         return ImageAttentionMap(target, weights, picture, target_text)
     return AttentionMap(
-        source=source_tokens(tokenizer, text),
-        target=[copied.get(index) or name for index, name in zip(target_ids.tolist(), target, strict=True)],
-        weights=weights,
+        source_tokens(tokenizer, text),
+        target,
+        weights,
         source_text=text,
         target_text=target_text,
+        layers=layers,
+        source_spans=source_spans(tokenizer, text),
+        target_spans=spans,
     )
+
+
+def _kind(model: PreTrainedModel, kind: str | None, sees: bool) -> str:
+    """The kind of attention that was asked for, or the one that the model is known for."""
+    config = model.config
+    if config.is_encoder_decoder:
+        kinds = KINDS
+    else:
+        causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+        kinds = ("decoder",) if causal or getattr(config, "is_decoder", False) else ("encoder",)
+    if kind is None:
+        return kinds[0]
+    if kind not in kinds:
+        known = "" if kind in KINDS else f", and {kind!r} is no kind of attention"
+        raise ValueError(f"kind={kind!r}: a {type(model).__name__} has {', '.join(kinds)} attention{known}")
+    if sees and kind != "cross":
+        raise ValueError(f"kind={kind!r}: only kind='cross' lies on an image")
+    return kind
+
+
+def _own_map(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    text_pair: str | None,
+    kind: str,
+    layer: int | None,
+    head: int | None,
+    generate_kwargs: dict,
+) -> AttentionMap:
+    """Self-attention of a model that is an encoder or a decoder alone."""
+    if generate_kwargs and kind == "encoder":
+        raise ValueError(f"a {type(model).__name__} writes nothing; remove {sorted(generate_kwargs)}")
+    encoding = tokenizer(*_texts(text, text_pair), padding=False, return_tensors="pt").to(model.device)
+    whole = text if text_pair is None else f"{text} {text_pair}"
+    names, spans = source_tokens(tokenizer, text, text_pair), source_spans(tokenizer, text, text_pair)
+    with _evaluating(model), eager_attention(model), torch.no_grad():
+        if generate_kwargs:
+            ids = model.generate(**encoding, **generate_kwargs)
+            if len(ids) != 1:
+                raise ValueError(f"num_return_sequences is {len(ids)}; an attention map shows 1 sequence")
+            prompt = encoding["input_ids"].shape[1]
+            whole = tokenizer.decode(ids[0], skip_special_tokens=True)
+            names = [*names, *tokenizer.convert_ids_to_tokens(ids[0, prompt:].tolist())]
+            spans = target_spans(tokenizer, ids[0].tolist(), whole)
+            encoding = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        output = model(**encoding, output_attentions=True, return_dict=True)
+    layers = _arrays([weights[0] for weights in _require_weights([_attentions(output)], model)[0]])
+    return AttentionMap(names, names, choose(layers, layer, head), whole, whole, kind, layers, spans, spans)
+
+
+def _encoder_map(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    inputs: dict[str, Tensor],
+    layer: int | None,
+    head: int | None,
+) -> AttentionMap:
+    """Self-attention of an encoder-decoder's encoder."""
+    read = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    output = model.get_encoder()(**read, output_attentions=True, return_dict=True)
+    layers = _arrays([weights[0] for weights in _require_weights([_attentions(output)], model)[0]])
+    names, spans = source_tokens(tokenizer, text), source_spans(tokenizer, text)
+    return AttentionMap(names, names, choose(layers, layer, head), text, text, "encoder", layers, spans, spans)
 
 
 def attention_rows(
@@ -155,16 +266,32 @@ def attention_rows(
     return [row[:length] for row, length in zip(weights, lengths, strict=True)]
 
 
-def source_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
+def source_tokens(tokenizer: PreTrainedTokenizerBase, text: str, text_pair: str | None = None) -> list[str]:
     """Tokens of a source text, one for each of its `input_ids`, special tokens included.
 
     The names come from the encoding itself wherever there is one: a tokenizer with two vocabularies reads ids
     as target ids, so that `convert_ids_to_tokens` would name the wrong words.
     """
-    encoding = tokenizer(text, padding=False)
+    encoding = tokenizer(*_texts(text, text_pair), padding=False)
     if encoding.is_fast:
         return encoding.tokens()
     return tokenizer.convert_ids_to_tokens(encoding["input_ids"])
+
+
+def source_spans(
+    tokenizer: PreTrainedTokenizerBase, text: str, text_pair: str | None = None
+) -> list[tuple[int, int] | None] | None:
+    """Characters that the tokens of [`source_tokens`] stand for, None for special ones.
+
+    Returns:
+        A first and one past the last character for each token, those of `text_pair` counted on from one past the end
+        of `text`; or None if the tokenizer doesn't tell.
+    """
+    return token_spans(tokenizer(*_texts(text, text_pair), padding=False), len(text) + 1)
+
+
+def _texts(*texts: str | None) -> list[str]:
+    return [text for text in texts if text is not None]
 
 
 def _generate(model: PreTrainedModel, inputs: dict[str, Tensor], generate_kwargs: dict) -> tuple[Tensor, list[Tensor]]:
@@ -191,10 +318,18 @@ def _generate(model: PreTrainedModel, inputs: dict[str, Tensor], generate_kwargs
     return output.sequences[0, 1 : 1 + layers[0].shape[1]], layers
 
 
-def _force(model: PreTrainedModel, inputs: dict[str, Tensor], labels: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Makes the model write `labels`, shape `(1, T)`. Returns as [`_generate`] does."""
-    output = model(**inputs, labels=labels, output_attentions=True, return_dict=True)
-    return labels[0], [weights[0] for weights in _require_weights([output.cross_attentions], model)[0]]
+def _force(model: PreTrainedModel, inputs: dict[str, Tensor], target_ids: Tensor, what: str) -> list[Tensor]:
+    """Makes the model write ids, shape `(T,)`: one tensor `(heads, T, S)` a layer of the named output."""
+    output = model(**inputs, labels=target_ids[None], output_attentions=True, return_dict=True)
+    return [weights[0] for weights in _require_weights([getattr(output, what, None)], model)[0]]
+
+
+def _arrays(layers: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
+    return tuple(weights.to(device="cpu", dtype=torch.float64).numpy() for weights in layers)
+
+
+def _attentions(output: ModelOutput) -> Sequence[Tensor] | None:
+    return getattr(output, "attentions", None)
 
 
 def _grid(model: PreTrainedModel, cells: int) -> tuple[int, int]:
@@ -208,24 +343,15 @@ def _grid(model: PreTrainedModel, cells: int) -> tuple[int, int]:
     return grid
 
 
-def _require_weights(steps: Sequence[Sequence[Tensor | None]], model: PreTrainedModel) -> Sequence[Sequence[Tensor]]:
+def _require_weights(
+    steps: Sequence[Sequence[Tensor | None] | None], model: PreTrainedModel
+) -> Sequence[Sequence[Tensor]]:
     if not steps or not steps[0] or any(weights is None for weights in steps[0]):
         raise ValueError(
-            f"model is a {type(model).__name__} that returned no cross-attention weights; "
-            "a model without attention (attention='none') has no attention map"
+            f"model is a {type(model).__name__} that returned no attention weights of this kind; a model without "
+            "attention, such as an RNN or one with attention='none', has no attention map"
         )
     return steps
-
-
-def _choose(layers: list[Tensor], layer: int | None, head: int | None) -> Tensor:
-    """Weights `(T, S)` of a layer and a head, None standing for the mean of all."""
-    if layer is not None and not -len(layers) <= layer < len(layers):
-        raise ValueError(f"layer is {layer}; the model has {len(layers)} decoder layers, 0 to {len(layers) - 1}")
-    chosen = layers if layer is None else [layers[layer]]
-    heads = min(weights.shape[0] for weights in chosen)
-    if head is not None and not -heads <= head < heads:
-        raise ValueError(f"head is {head}; the layer has {heads} heads, 0 to {heads - 1}")
-    return torch.stack([weights.mean(0) if head is None else weights[head] for weights in chosen]).mean(0)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from .animation import animate_words
+from .html import image_page, write_page
 from .overlay import plot_overlay
 from .plotting import render
 
@@ -90,6 +92,34 @@ class ImageAttentionMap:
 
     # The name that it has for the map of a text
     plot = overlay
+
+    def to_html(self, path: str | PathLike | None = None) -> str:
+        """One file to look at in a browser: hover over a word to see where the model looked.
+
+        Args:
+            path:
+                File to write. Default: `None`, nothing is written.
+
+        Returns:
+            The page, which loads nothing from anywhere.
+        """
+        return write_page(image_page(self), path)
+
+    def animate(self, path: str | PathLike, *, milliseconds: int = 600, **options) -> None:
+        """Shows the caption as it is written, a word at a time, in an animated picture.
+
+        Args:
+            path:
+                `.gif`, `.webp` or `.png` (animated) file to write.
+            milliseconds:
+                How long a word is the last one.
+            **options:
+                Those of [`overlay`].
+
+        Raises:
+            ValueError: another suffix, or `milliseconds` below 1.
+        """
+        animate_words(self, path, milliseconds, **options)
 
     def _repr_png_(self) -> bytes:
         # Jupyter shows a map that ends a cell through this hook

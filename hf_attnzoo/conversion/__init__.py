@@ -25,6 +25,8 @@ CONVERTERS: dict[str, tuple[str, str]] = {
     "marian": ("marian", "from_marian"),
     "bart": ("marian", "from_marian"),
     "attnzoo_transformer": ("marian", "to_marian"),
+    "joeynmt": ("joeynmt", "from_joeynmt"),
+    "opennmt": ("opennmt", "from_opennmt"),
 }
 
 
@@ -32,7 +34,8 @@ def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo")
     """Turn a checkpoint of another kind into one of the zoo, or one of the zoo into transformers' own.
 
     Args:
-        source_dir: folder of a saved model, or a file that a training program wrote, such as nanoGPT's `ckpt.pt`.
+        source_dir: folder of a saved model or of JoeyNMT, or a file that a training program wrote: nanoGPT's
+            `ckpt.pt`, JoeyNMT's `best.ckpt`, OpenNMT-py's `model_step_10000.pt`.
         target_dir: folder to write model, configuration and tokenizer to. It is made if need be.
         to: `"attnzoo"`, or `"transformers"` for the way back.
 
@@ -66,5 +69,8 @@ def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo")
         raise ValueError(f"{source} has a setting of a wrong type: {error}") from error
     checkpoint.weights.check_empty()
     model.save_pretrained(target)
-    carry_tokenizer(checkpoint.folder, target)
+    if checkpoint.tokenizer is None:
+        carry_tokenizer(checkpoint.folder, target)
+    else:
+        checkpoint.tokenizer.save_pretrained(target)
     return target

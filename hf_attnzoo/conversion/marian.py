@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from ..models import modeling_transformer
 from ..models.configuration_transformer import TransformerConfig
 from ..models.positions import sinusoids
-from .checkpoints import Checkpoint, Weights, build_model
+from .checkpoints import Checkpoint, Weights, build_model, take_sinusoids
 
 _STEMS = {"marian": "Marian", "bart": "Bart"}
 
@@ -50,7 +50,13 @@ _BOTH_SIDES = {
 }
 # What the other side computes if it is set otherwise, the one named doesn't.
 _THEIRS_FIXED = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "is_encoder_decoder": True, "is_decoder": False}
-_OURS_FIXED = {"norm_first": False, "layer_norm_eps": 1e-5, "position_combination": "add"}
+_OURS_FIXED = {
+    "norm_first": False,
+    "layer_norm_eps": 1e-5,
+    "position_combination": "add",
+    "encoder_residual_scale": 1.0,
+    "decoder_residual_scale": 1.0,
+}
 
 # BART's tables begin with so many rows that no position has.
 _BART_OFFSET = 2
@@ -255,14 +261,11 @@ def _drop_sinusoids(weights: Weights, kind: str, stock: PreTrainedConfig) -> Non
     for side in ("encoder", "decoder"):
         name = f"{side}.embed_positions.weight"
         if name in weights:
-            table = weights.take(name)
-            expected = sinusoids(stock.max_position_embeddings, stock.d_model, "halves").to(table.dtype)
-            # Both are rounded once, from values that differ by less than that.
-            close = table.shape == expected.shape and torch.allclose(
-                table.float(), expected.float(), atol=max(1e-5, 2 * torch.finfo(table.dtype).eps), rtol=0
-            )
-            if not close:
-                raise ValueError(f"{name} does not hold the sinusoids, and transformer has no place for it")
+            positions = take_sinusoids(weights, name, stock.d_model, "halves")
+            if positions != stock.max_position_embeddings:
+                raise ValueError(
+                    f"{name} has {positions} positions, but max_position_embeddings={stock.max_position_embeddings}"
+                )
 
 
 def _take_words(

@@ -11,13 +11,24 @@ if TYPE_CHECKING:
     from .batching import TokenBudgetBatchSampler, token_lengths
     from .bpe_dropout import BPEDropout, BPEDropoutCollator
     from .captions import load_captions, one_row_per_caption
-    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_pairs
+    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs
     from .dates import locale_names
-    from .masking import MaskingCallback, MaskingCollator, next_sentence_pairs, tokenize_texts
+    from .labelled import load_labelled
+    from .masking import (
+        MaskingCallback,
+        MaskingCollator,
+        masked_once,
+        masking_blocks,
+        next_sentence_pairs,
+        tokenize_texts,
+    )
+    from .questions import load_questions
     from .readers import load_pairs
+    from .shifting import EpochBatchSampler, ShiftedBlocks
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
     from .splits import SPLITS, split_of
-    from .texts import cut_blocks, load_texts
+    from .streaming import StreamedBatches
+    from .texts import cut_blocks, join_parts, load_texts
 
 _HOMES = {
     "load_source": "sources",
@@ -30,10 +41,14 @@ _HOMES = {
     "one_row_per_caption": "captions",
     "load_texts": "texts",
     "cut_blocks": "texts",
+    "join_parts": "texts",
+    "ShiftedBlocks": "shifting",
+    "EpochBatchSampler": "shifting",
     "locale_names": "dates",
     "SPLITS": "splits",
     "split_of": "splits",
     "tokenize_pairs": "collators",
+    "tokenize_buffer": "collators",
     "Seq2SeqCollator": "collators",
     "CaptionCollator": "collators",
     "MaskingCollator": "masking",
@@ -43,7 +58,12 @@ _HOMES = {
     "BPEDropout": "bpe_dropout",
     "BPEDropoutCollator": "bpe_dropout",
     "back_translate": "back_translation",
+    "masking_blocks": "masking",
+    "masked_once": "masking",
+    "load_labelled": "labelled",
+    "load_questions": "questions",
     "TokenBudgetBatchSampler": "batching",
+    "StreamedBatches": "streaming",
     "token_lengths": "batching",
 }
 
@@ -58,20 +78,29 @@ __all__ = [
     "one_row_per_caption",
     "load_texts",
     "cut_blocks",
+    "join_parts",
+    "ShiftedBlocks",
+    "EpochBatchSampler",
     "locale_names",
     "SPLITS",
     "split_of",
     "tokenize_pairs",
+    "tokenize_buffer",
     "Seq2SeqCollator",
     "MaskingCollator",
     "MaskingCallback",
     "tokenize_texts",
     "next_sentence_pairs",
+    "masking_blocks",
+    "masked_once",
+    "load_labelled",
+    "load_questions",
     "CaptionCollator",
     "BPEDropout",
     "BPEDropoutCollator",
     "back_translate",
     "TokenBudgetBatchSampler",
+    "StreamedBatches",
     "token_lengths",
 ]
 

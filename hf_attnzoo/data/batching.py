@@ -27,7 +27,9 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     Rows are sorted by length, ties in random order, cut into batches, and the batches shuffled. Lengths alone decide
     where the cuts are, so every epoch has the same number of batches and `len()` is right for all of them.
     The order depends on `seed` and the epoch only: equal in all processes, and the same again when training resumes.
-    For `DataLoader(batch_sampler=...)`; accelerate shards it, skips in it and sets its epoch.
+    For `DataLoader(batch_sampler=...)`; accelerate shards it, skips in it and sets its epoch. With `num_processes`,
+    the batches that are too few for all processes at an epoch's end are divided among them: a step of N processes has
+    the rows that N batches in a row have in one process, and none of them twice.
 
     Args:
         source_lengths: tokens of each row's source, shape `(N,)`.
@@ -36,6 +38,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         max_rows: most rows of a batch, whatever their length.
         shuffle: False gives one fixed order, longest rows first, ties by index.
         seed: of the order.
+        num_processes: how many processes share the batches out, one each in turn; `len()` is a multiple of it. Rows
+            are taken twice only where no batch has as many rows as there are processes.
 
     Raises:
         ValueError: a bad argument, or a row that exceeds the budget alone; the row and its lengths are named.
@@ -50,6 +54,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         max_rows: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        num_processes: int = 1,
     ):
         source = np.asarray(source_lengths, dtype=np.int64)
         target = np.zeros_like(source) if target_lengths is None else np.asarray(target_lengths, dtype=np.int64)
@@ -60,6 +65,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             )
         if max_tokens < 1 or (max_rows is not None and max_rows < 1):
             raise ValueError(f"max_tokens={max_tokens} and max_rows={max_rows} must be at least 1")
+        if num_processes < 1:
+            raise ValueError(f"num_processes={num_processes} must be at least 1")
         if source.min() < 0 or target.min() < 0:
             raise ValueError("source_lengths and target_lengths must not be negative")
         too_long = np.flatnonzero(source + target > max_tokens)
@@ -73,6 +80,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.max_rows = max_rows
         self.shuffle = shuffle
         self.seed = seed
+        self.num_processes = num_processes
         self.epoch = 0
         # Longest first: a batch that does not fit in memory shows at once. Targets run down and up in turn, so that
         # they change little from one source length to the next.
@@ -87,17 +95,19 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return cls(token_lengths(dataset, "input_ids"), target, **options)
 
     def __len__(self) -> int:
-        return len(self._cuts) + 1
+        count = len(self._cuts) + 1
+        return count + -count % self.num_processes
 
     def __iter__(self) -> Iterator[list[int]]:
-        if not self.shuffle:
-            yield from (batch.tolist() for batch in np.split(np.lexsort(self._keys), self._cuts))
-            return
-        generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
-        order = np.lexsort((generator.random(len(self._keys[0])), *self._keys))
-        batches = np.split(order, self._cuts)
-        for index in generator.random(len(batches)).argsort(kind="stable"):
-            yield batches[index].tolist()
+        if self.shuffle:
+            generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
+            order = np.lexsort((generator.random(len(self._keys[0])), *self._keys))
+            batches = np.split(order, self._cuts)
+            batches = [batches[place] for place in generator.random(len(batches)).argsort(kind="stable")]
+        else:
+            batches = np.split(np.lexsort(self._keys), self._cuts)
+        for batch in _shared_out(batches, self.num_processes):
+            yield batch.tolist()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next pass; each epoch has its own."""
@@ -119,3 +129,22 @@ def _cuts(source: np.ndarray, target: np.ndarray, max_tokens: int, max_rows: int
             cuts.append(i)
             start, longest_source, longest_target = i, s, t
     return cuts
+
+
+def _shared_out(batches: list[np.ndarray], processes: int) -> list[np.ndarray]:
+    """Batches of which the last ones are so divided that their number is a multiple of `processes`."""
+    whole = len(batches) - len(batches) % processes
+    if whole == len(batches):
+        return batches
+    if sum(map(len, batches[whole:])) < processes:
+        # The largest takes the last place, since it can be divided.
+        largest = max(reversed(range(len(batches))), key=lambda place: len(batches[place]))
+        batches[largest], batches[-1] = batches[-1], batches[largest]
+    last = batches[whole:]
+    while len(last) < processes:
+        largest = max(range(len(last)), key=lambda place: len(last[place]))
+        rows = last[largest]
+        middle = (len(rows) + 1) // 2
+        # A single row can't be divided: another process reads it too.
+        last[largest : largest + 1] = [rows[:middle], rows[middle:] if len(rows) > 1 else rows]
+    return batches[:whole] + last

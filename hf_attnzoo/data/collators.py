@@ -223,6 +223,46 @@ def tokenize_pairs(
     return tokens
 
 
+def tokenize_buffer(
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_source_length: int | None = None,
+    max_target_length: int | None = None,
+    on_too_long: str = "raise",
+) -> Dataset:
+    """`tokenize_pairs` of some rows of a stream, at once and without a word.
+
+    Args:
+        rows: string columns `source` and `target`.
+        tokenizer: see `tokenize_pairs`, as for the other arguments.
+
+    Returns:
+        A dataset like that of `tokenize_pairs`, maybe of no rows.
+
+    Raises:
+        ValueError: a row too long for `on_too_long="raise"`.
+    """
+    limits = {"input_ids": max_source_length, "labels": max_target_length}
+    batch = {name: list(rows[name]) for name in ("source", "target")}
+    tokens = Dataset.from_dict(_tokenize(batch, list(range(len(rows))), tokenizer))
+    too_long = np.zeros(len(tokens), dtype=bool)
+    for column, limit in limits.items():
+        if limit is not None:
+            too_long |= token_lengths(tokens, column) > limit
+    if not too_long.any():
+        return tokens
+    if on_too_long == "skip":
+        return tokens.select(np.flatnonzero(~too_long))
+    if on_too_long == "raise":
+        raise ValueError(
+            f"a row has more tokens than max_source_length={max_source_length} or max_target_length="
+            f"{max_target_length} allow: {batch['source'][too_long.argmax()]!r}"
+        )
+    return Dataset.from_dict(
+        tokens[:] | _truncate(tokens[:], limits, set(tokenizer.all_special_ids), tokenizer), features=tokens.features
+    )
+
+
 _DONE = {"skip": "skipped", "truncate": "truncated"}
 
 

@@ -1,5 +1,6 @@
 """`load_pairs`: pairs of texts from wherever a person keeps them, as a `datasets.Dataset` of `source` and `target`."""
 
+import itertools
 import logging
 import os
 import re
@@ -238,7 +239,7 @@ def _from_dataset(
     dataset = dataset.select_columns(stored)
     pairs = {"dataset": dataset, "names": tuple(names), "where": where, "split": split, "on_error": on_error}
     if streaming:
-        return _dataset(_stored_pairs, True, **pairs)
+        return _streamed_pairs(**pairs)
     kept = [row.line - 1 for row in _stored_rows(**pairs)]
     if not kept:
         raise ValueError(_nothing_left(where, split))
@@ -250,9 +251,33 @@ def _from_dataset(
     return dataset if dataset.features == PAIR_FEATURES else dataset.cast(PAIR_FEATURES)
 
 
-def _stored_pairs(**pairs) -> Iterator[dict[str, str]]:
-    for row in _stored_rows(**pairs):
-        yield {"source": row.source, "target": row.target}
+def _streamed_pairs(
+    dataset: Dataset | IterableDataset, names: tuple[str, str], where: str, split: str | None, on_error: str
+) -> IterableDataset:
+    """The same as a stream, which keeps the dataset's shards, and a place in one of them to go on from."""
+    if isinstance(dataset, Dataset):
+        dataset = dataset.to_iterable_dataset()
+    warnings = itertools.count(1)
+
+    def pair(record: dict, number: int) -> dict[str, str | None]:
+        flat = flatten(record)
+        row = Row(number + 1, *(flat.get(name) for name in names))
+        _, problem = _problem(row)
+        if problem is not None:
+            message = f"{where}:{row.line}: {problem}"
+            if on_error == "raise":
+                raise ValueError(message)
+            if next(warnings) <= _WARNINGS:
+                logger.warning("%s (skipped)", message)
+            return {"source": None, "target": None}
+        return {"source": row.source, "target": row.target}
+
+    def wanted(row: dict) -> bool:
+        return row["source"] is not None and (split is None or split_of(row["source"]) == split)
+
+    stored = dataset.column_names
+    pairs = dataset.map(pair, with_indices=True, remove_columns=[name for name in stored if name not in PAIR_FEATURES])
+    return pairs.filter(wanted).cast(PAIR_FEATURES)
 
 
 def _stored_rows(

@@ -6,14 +6,18 @@ from itertools import chain
 from pathlib import Path
 
 import datasets
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from .formats import format_of, read_column, read_text
+from .formats import format_of, read_column, read_lines, read_text
 from .readers import HUB_NAME, SPLIT_ALIASES, listing
 from .splits import SPLITS, check_split
 
 TEXT_FEATURES = Features({"text": Value("string")})
+PART_FEATURES = Features({"text": Value("string"), "part": Value("int64")})
+
+# Characters after which a part of a streamed text file ends with its line.
+_PART = 10_000
 
 
 def load_texts(
@@ -25,7 +29,8 @@ def load_texts(
     header: bool | None = None,
     config_name: str | None = None,
     revision: str | None = None,
-) -> Dataset:
+    streaming: bool = False,
+) -> Dataset | IterableDataset:
     """Read documents.
 
     Args:
@@ -42,9 +47,12 @@ def load_texts(
         header: whether the first line of a TSV or CSV names the columns.
         config_name: configuration of a Hub dataset.
         revision: commit, branch or tag of a Hub dataset.
+        streaming: read while iterating; the result is an `IterableDataset`. A single file, whose length isn't known
+            then, is taken whole, with `split=None`.
 
     Returns:
-        A dataset with the string column `text`, as it is in the file, line ends included.
+        A dataset with the string column `text`, as it is in the file, line ends included. Streamed, the document in a
+        text file comes in parts of some thousand characters, numbered from 0 in the column `part`.
 
     Raises:
         FileNotFoundError: nothing has that name.
@@ -55,23 +63,39 @@ def load_texts(
         raise ValueError(f"shares={list(shares)} must be three numbers of at least 0 that add up to 1")
     file = Path(path)
     if file.is_file():
+        if streaming and split is not None:
+            raise ValueError(
+                f"split={split!r}: where the shares of one file {file} end isn't known while it is streamed: name a "
+                "file for each split, or say split=None"
+            )
+        if streaming:
+            return _stream_file(file, text_column, header)
         return _from_file(file, split and check_split(split), shares, text_column, header)
     if file.is_dir():
         names = SPLIT_ALIASES.get(check_split(split), (split,))
         found = [entry for entry in sorted(file.iterdir()) if entry.is_file() and entry.name.split(".")[0] in names]
         if len(found) != 1:
             raise ValueError(f"split={split!r}: {file} has {len(found)} files named for it; found: {listing(file)}")
+        if streaming:
+            return _stream_file(found[0], text_column, header)
         return _from_file(found[0], None, shares, text_column, header)
     if not HUB_NAME.fullmatch(os.fspath(path)):
         raise FileNotFoundError(f"{path}: no such file or folder")
     try:
-        rows = datasets.load_dataset(os.fspath(path), config_name, split=check_split(split), revision=revision)
+        rows = datasets.load_dataset(
+            os.fspath(path), config_name, split=check_split(split), revision=revision, streaming=streaming
+        )
     except (FileNotFoundError, ConnectionError) as error:
         raise FileNotFoundError(
             f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
         ) from error
-    if text_column not in rows.column_names:
-        raise ValueError(f"{path}: text_column={text_column!r} is none of {', '.join(rows.column_names)}")
+    return _text_of(rows, os.fspath(path), text_column)
+
+
+def _text_of(rows: Dataset | IterableDataset, where: str, text_column: str) -> Dataset | IterableDataset:
+    names = rows.column_names or list(next(iter(rows), {}))
+    if text_column not in names:
+        raise ValueError(f"{where}: text_column={text_column!r} is none of {', '.join(names)}")
     return rows.select_columns([text_column]).rename_column(text_column, "text").cast(TEXT_FEATURES)
 
 
@@ -90,6 +114,54 @@ def _from_file(
     if not any(documents):
         raise ValueError(f"{file}: no text" + (f" in the share of split {split!r}" if split else ""))
     return Dataset.from_dict({"text": documents}, features=TEXT_FEATURES)
+
+
+def _stream_file(file: Path, text_column: str, header: bool | None) -> IterableDataset:
+    kind = format_of(file)
+    if kind is None:
+        return IterableDataset.from_generator(_parts, features=PART_FEATURES, gen_kwargs={"file": file})
+    arguments = {"file": file, "kind": kind, "column": text_column, "header": header}
+    return IterableDataset.from_generator(_documents, features=TEXT_FEATURES, gen_kwargs=arguments)
+
+
+def _documents(**arguments) -> Iterator[dict[str, str]]:
+    for text in _read_table(**arguments):
+        yield {"text": text}
+
+
+def _parts(file: Path) -> Iterator[dict[str, str | int]]:
+    """The text of a file, whole lines together until they are long enough."""
+    lines, length, part = [], 0, 0
+    for number, line in read_lines(file, ends=True):
+        _check_text(line, f"{file}:{number}")
+        lines.append(line)
+        length += len(line)
+        if length >= _PART:
+            yield {"text": "".join(lines), "part": part}
+            lines, length, part = [], 0, part + 1
+    if lines:
+        yield {"text": "".join(lines), "part": part}
+
+
+def join_parts(rows: Dataset) -> Dataset:
+    """Documents whole again, of rows of `load_texts`: parts that follow each other are one.
+
+    Args:
+        rows: with the column `text`, and `part` if they were streamed from a text file.
+
+    Returns:
+        A dataset with the string column `text`.
+    """
+    if "part" not in rows.column_names:
+        return rows
+    documents: list[list[str]] = []
+    before = None
+    for text, part in zip(rows["text"], rows["part"], strict=True):
+        if part == 0 or before is None or part != before + 1:
+            documents.append([])
+        documents[-1].append(text)
+        before = part
+    return Dataset.from_dict({"text": ["".join(parts) for parts in documents]}, features=TEXT_FEATURES)
 
 
 def _part(length: int, split: str | None, shares: tuple[float, ...]) -> tuple[int, int]:

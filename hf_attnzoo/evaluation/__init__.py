@@ -1,4 +1,4 @@
-"""Evaluation without a network: scores of written texts, their intervals, accuracy by source length, and attention.
+"""Evaluation without a network: scores of texts, intervals, significance, scores by source length, and attention.
 
 ```python
 from hf_attnzoo.evaluation import generation_metrics
@@ -10,47 +10,89 @@ generation_metrics(["2021-03-05"], ["2021-03-05"], tokenize="char")
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .intervals import bootstrap_interval, wilson_interval
+from .alignments import (
+    GoldAlignment,
+    alignment_counts,
+    alignment_error_rate,
+    alignment_precision,
+    alignment_recall,
+    read_alignment,
+)
+from .correction import gleu
+from .generation import GENERATION_METRICS, Statistics, generation_metrics, sentence_statistics
+from .intervals import bootstrap_interval, score_interval, wilson_interval
 from .lengths import LengthBin, by_length
 from .scores import (
     TOKENIZERS,
     Score,
     bleu,
+    character_error_rate,
     chrf,
     exact_match,
     exact_matches,
-    generation_metrics,
+    phoneme_error_rate,
     sequence_error_rate,
+    ter,
     token_accuracy,
     token_error_rate,
     token_errors,
     token_matches,
+    word_error_rate,
 )
+from .significance import Comparison, compare
 
 if TYPE_CHECKING:
+    from .likelihood import LIKELIHOOD_METRICS, TextLikelihood, row_losses, text_likelihood
     from .modules import load_metric
     from .plotting import plot_by_length
     from .pointing import pointing_hits, pointing_score, share_of_hits
+    from .report import evaluation_report, length_bins, report_tables, scores_with_intervals, worst_sentences
 
 __all__ = [
     "generation_metrics",
+    "GENERATION_METRICS",
     "load_metric",
     "exact_match",
     "sequence_error_rate",
     "token_error_rate",
     "token_accuracy",
+    "word_error_rate",
+    "character_error_rate",
+    "phoneme_error_rate",
     "bleu",
     "chrf",
+    "ter",
+    "gleu",
     "Score",
     "TOKENIZERS",
     "exact_matches",
     "token_errors",
     "token_matches",
+    "sentence_statistics",
+    "Statistics",
     "bootstrap_interval",
+    "score_interval",
     "wilson_interval",
+    "compare",
+    "Comparison",
+    "scores_with_intervals",
+    "worst_sentences",
+    "evaluation_report",
+    "report_tables",
+    "length_bins",
     "by_length",
     "plot_by_length",
     "LengthBin",
+    "text_likelihood",
+    "TextLikelihood",
+    "row_losses",
+    "LIKELIHOOD_METRICS",
+    "alignment_error_rate",
+    "alignment_precision",
+    "alignment_recall",
+    "alignment_counts",
+    "read_alignment",
+    "GoldAlignment",
     "pointing_score",
     "pointing_hits",
     "share_of_hits",
@@ -60,7 +102,16 @@ __all__ = [
 # Seconds to import, for transformers' pipelines and for matplotlib: only for those who use them
 _LAZY = {
     "load_metric": "modules",
+    "text_likelihood": "likelihood",
+    "TextLikelihood": "likelihood",
+    "row_losses": "likelihood",
+    "LIKELIHOOD_METRICS": "likelihood",
     "plot_by_length": "plotting",
+    "scores_with_intervals": "report",
+    "worst_sentences": "report",
+    "evaluation_report": "report",
+    "report_tables": "report",
+    "length_bins": "report",
     "pointing_score": "pointing",
     "pointing_hits": "pointing",
     "share_of_hits": "pointing",

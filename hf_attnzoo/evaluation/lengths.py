@@ -1,45 +1,52 @@
-"""Accuracy by source length: where a model without attention gives way, and one with attention holds."""
+"""Scores by source length: where a model without attention gives way, and one with attention holds."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from .intervals import bootstrap_interval
-from .scores import References, checked, exact_matches, splitter, token_matches
+from .generation import Statistics, sentence_statistics
+from .intervals import score_interval
+from .scores import References, checked, splitter
 
 
 @dataclass(frozen=True)
 class LengthBin:
-    """Accuracy on the sources of some lengths.
+    """Scores on the sources of some lengths.
 
     Args:
         low, high:
             Shortest and longest source length of the bin, both included, in tokens.
         count:
             Sentences in the bin, at least 1.
-        exact_match:
-            Share of predictions that equal their reference.
-        exact_match_interval:
-            95 % bootstrap interval of it.
-        token_accuracy:
-            Share of positions with the right token.
-        token_accuracy_interval:
-            95 % bootstrap interval of it.
+        scores:
+            Scores by name. One that the sentences of the bin do not define, such as an error rate without a token in
+            any reference, is left out.
+        intervals:
+            95 % intervals of them; see [`score_interval`]. One of which nothing is known is left out.
     """
 
     low: int
     high: int
     count: int
-    exact_match: float
-    exact_match_interval: tuple[float, float]
-    token_accuracy: float
-    token_accuracy_interval: tuple[float, float]
+    scores: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+
+    @property
+    def exact_match(self) -> float:
+        """Share of predictions that equal their reference."""
+        return self.scores["exact_match"]
+
+    @property
+    def token_accuracy(self) -> float:
+        """Share of positions with the right token."""
+        return self.scores["token_accuracy"]
 
 
 def by_length(
@@ -48,11 +55,12 @@ def by_length(
     sources: Sequence[str],
     bins: int | Sequence[int] = 5,
     *,
+    metrics: Sequence[str] = ("exact_match", "token_accuracy"),
     tokenize: str = "none",
     lowercase: bool = False,
     seed: int = 0,
 ) -> list[LengthBin]:
-    """Accuracy in bins of source length.
+    """Scores in bins of source length, as in figure 2 of Bahdanau et al. (2015).
 
     Args:
         predictions:
@@ -64,8 +72,10 @@ def by_length(
         bins:
             Width of the bins, which then start at its multiples; or their rising edges, where `(5, 10, 16)` makes
             5 to 9 and 10 to 15.
+        metrics:
+            Which scores, of `GENERATION_METRICS`.
         tokenize:
-            What a token is, on both sides: `"none"` splits at white space, `"char"` at every character; see
+            What a token is, in sources and scores: `"none"` splits at white space, `"char"` at every character; see
             `TOKENIZERS`.
         lowercase:
             Whether upper and lower case are the same.
@@ -76,8 +86,8 @@ def by_length(
         The bins that hold a source, shortest first.
 
     Raises:
-        ValueError: no texts or unequal numbers of them, a width below 1, edges that do not rise, or a source that no
-            bin has room for.
+        ValueError: no texts or unequal numbers of them, a width below 1, edges that do not rise, a source that no bin
+            has room for, an unknown score, or one without statistics of sentences, `"gleu"` of several references.
     """
     predictions, references = checked(predictions, references)
     if len(sources) != len(predictions):
@@ -86,23 +96,36 @@ def by_length(
     members = defaultdict(list)
     for index, source in enumerate(sources):
         members[_bin_of(len(split(source)), bins)].append(index)
-
-    matches = exact_matches(predictions, references, lowercase=lowercase)
-    right, positions = token_matches(predictions, references, lowercase=lowercase, tokenize=tokenize)
-    # Two empty texts agree: without a position of their own they could not count
-    right, positions = np.where(positions == 0, 1, right), np.maximum(positions, 1)
-    return [
-        LengthBin(
-            low,
-            high,
-            len(chosen),
-            float(matches[chosen].mean()),
-            bootstrap_interval(matches[chosen], seed=seed),
-            float(right[chosen].sum() / positions[chosen].sum()),
-            bootstrap_interval(right[chosen], positions[chosen], seed=seed),
+    parts = {}
+    for name in metrics:
+        statistics = sentence_statistics(
+            name, predictions, references, lowercase=lowercase, tokenize=tokenize, sources=sources
         )
-        for (low, high), chosen in sorted(members.items())
-    ]
+        if statistics is None:
+            raise ValueError(f"metrics has {name!r}, which draws one of several references: it has no parts by length")
+        parts[name] = _agreeing(statistics) if name == "token_accuracy" else statistics
+    return [_bin(low, high, chosen, parts, seed) for (low, high), chosen in sorted(members.items())]
+
+
+def _bin(low: int, high: int, chosen: list[int], parts: Mapping[str, Statistics], seed: int) -> LengthBin:
+    scores, intervals = {}, {}
+    for name, statistics in parts.items():
+        some = statistics.take(chosen)
+        value = some.value
+        if math.isnan(value):
+            continue
+        scores[name] = value
+        interval = score_interval(some, seed=seed)
+        if interval is not None:
+            intervals[name] = interval
+    return LengthBin(low, high, len(chosen), scores, intervals)
+
+
+def _agreeing(statistics: Statistics) -> Statistics:
+    """Two empty texts agree: without a position of their own they could not count."""
+    right, positions = statistics.table.T
+    table = np.stack([np.where(positions == 0, 1, right), np.maximum(positions, 1)], axis=1)
+    return statistics._replace(table=table)
 
 
 def _bin_of(length: int, bins: int | Sequence[int]) -> tuple[int, int]:

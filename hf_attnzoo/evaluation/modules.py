@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import evaluate
 from datasets import Features, List, Value
 
-from . import scores
+from . import alignments, correction, scores
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _TEXTS = """
 Args:
@@ -25,12 +28,8 @@ Args:
 _TOKENIZE = f"    tokenize: one of {', '.join(map(repr, scores.TOKENIZERS))}. Default: '13a'.\n"
 
 
-class _TextMetric(evaluate.Metric):
-    """A score of [`scores`] as a module: its value under the score's name, its settings under `<name>_signature`."""
-
-    score: ClassVar[Callable[..., scores.Score]]
-    inputs: ClassVar[str] = _TEXTS + _TOKENIZE
-    citation: ClassVar[str] = ""
+class _QuietMetric(evaluate.Metric):
+    """A module that keeps what it is given in memory, and says what is wrong with it."""
 
     def __init__(self, config_name: str | None = None, *, keep_in_memory: bool | None = None, **kwargs: Any) -> None:
         # In memory nothing can collide with another process, or be left behind; only a distributed run needs files
@@ -40,6 +39,25 @@ class _TextMetric(evaluate.Metric):
         if alone:
             kwargs.setdefault("experiment_id", uuid.uuid4().hex)
         super().__init__(config_name, keep_in_memory=keep_in_memory, **kwargs)
+
+    def _build_data_dir(self) -> str:
+        if self.keep_in_memory:
+            # A home that cannot be written must not stop an evaluation that writes nothing
+            return os.path.join(self._data_dir_root, self.name, self.config_name)
+        return super()._build_data_dir()
+
+    def _finalize(self) -> None:
+        if self.writer is None:
+            raise ValueError("predictions is empty; add some, or pass them to compute()")
+        super()._finalize()
+
+
+class _TextMetric(_QuietMetric):
+    """A score of texts as a module: its value under the score's name, its settings under `<name>_signature`."""
+
+    score: ClassVar[Callable[..., scores.Score]]
+    inputs: ClassVar[str] = _TEXTS + _TOKENIZE
+    citation: ClassVar[str] = ""
 
     def _info(self) -> evaluate.MetricInfo:
         text = Value("string")
@@ -53,20 +71,9 @@ class _TextMetric(evaluate.Metric):
             ],
         )
 
-    def _build_data_dir(self) -> str:
-        if self.keep_in_memory:
-            # A home that cannot be written must not stop an evaluation that writes nothing
-            return os.path.join(self._data_dir_root, self.name, self.config_name)
-        return super()._build_data_dir()
-
     def _infer_feature_from_batch(self, batch: dict[str, list]) -> Features:
         scores.checked(batch["predictions"], batch["references"])
         return super()._infer_feature_from_batch(batch)
-
-    def _finalize(self) -> None:
-        if self.writer is None:
-            raise ValueError("predictions is empty; add some, or pass them to compute()")
-        super()._finalize()
 
     def _compute(self, predictions: list[str], references: list, **options: Any) -> dict[str, float | str]:
         score = self.score(predictions, references, **options)
@@ -102,13 +109,137 @@ class Chrf(_TextMetric):
     citation = "Popović (2015), chrF: character n-gram F-score for automatic MT evaluation"
 
 
+class Ter(_TextMetric):
+    score = staticmethod(scores.ter)
+    inputs = _TEXTS
+    citation = "Snover et al. (2006), A Study of Translation Edit Rate with Targeted Human Annotation"
+
+
+class WordErrorRate(_TextMetric):
+    score = staticmethod(scores.word_error_rate)
+    inputs = _TEXTS
+
+
+class CharacterErrorRate(_TextMetric):
+    score = staticmethod(scores.character_error_rate)
+    inputs = _TEXTS
+
+
+class PhonemeErrorRate(_TextMetric):
+    score = staticmethod(scores.phoneme_error_rate)
+    inputs = _TEXTS
+
+
+class Gleu(_TextMetric):
+    """Takes `sources` too, the texts before correction."""
+
+    score = staticmethod(correction.gleu)
+    inputs = (
+        _TEXTS.replace("    lowercase:", "    sources: as many texts, before correction.\n    lowercase:")
+        + "    tokenize: as in BLEU. Default: 'none'.\n    iterations: drawings of references. Default: 500.\n"
+        + "    seed: of the drawings. Default: 0.\n"
+    )
+    citation = (
+        "Napoles et al. (2015), Ground Truth for Grammatical Error Correction Metrics; (2016), GLEU Without Tuning"
+    )
+
+    def _info(self) -> evaluate.MetricInfo:
+        info = super()._info()
+        info.features = [Features({**features, "sources": Value("string")}) for features in info.features]
+        return info
+
+
+class AlignmentErrorRate(_QuietMetric):
+    """Takes lines of links in Pharaoh format, and gives `alignment_precision` and `alignment_recall` too."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        text = Value("string")
+        return evaluate.MetricInfo(
+            description=alignments.alignment_error_rate.__doc__,
+            citation="Och and Ney (2003), A Systematic Comparison of Various Statistical Alignment Models",
+            inputs_description="Args:\n    predictions: lines of links such as '0-0 1-2'.\n"
+            "    references: as many lines by hand, sure links as '0-0', possible ones as '0p1' or '0?1'.\n",
+            features=Features({"predictions": text, "references": text}),
+        )
+
+    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float | str]:
+        result = {}
+        for name in (self.name, "alignment_precision", "alignment_recall"):
+            score = getattr(alignments, name)(predictions, references)
+            result[name], result[f"{name}_signature"] = score
+        return result
+
+
+class _LikelihoodMetric(_QuietMetric):
+    """A score of texts under a causal language model, given as such with its tokenizer, or as a folder."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="How well a causal language model foresees texts; lower is better.",
+            citation="",
+            inputs_description="Args:\n    predictions: texts.\n    model: a causal language model, or its folder.\n"
+            "    tokenizer: its tokenizer. Default: None, that of the folder.\n"
+            "    block_size: tokens that the model reads at a time. Default: None, as many as it can, or 1,024.\n"
+            "    batch_size: blocks at a time. Default: 8.\n",
+            features=Features({"predictions": Value("string")}),
+        )
+
+    def _compute(
+        self,
+        predictions: list[str],
+        model: PreTrainedModel | str | os.PathLike,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        block_size: int | None = None,
+        batch_size: int = 8,
+    ) -> dict[str, float | str]:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from .likelihood import default_block_size, text_likelihood
+
+        if isinstance(model, (str, os.PathLike)):
+            tokenizer = tokenizer or AutoTokenizer.from_pretrained(model)
+            model = AutoModelForCausalLM.from_pretrained(model)
+        if tokenizer is None:
+            raise ValueError(f"tokenizer is None; a {type(model).__name__} comes with its tokenizer")
+        likelihood = text_likelihood(model, tokenizer, predictions, block_size=block_size, batch_size=batch_size)
+        tokens = int(likelihood.losses[:, 1].sum())
+        signature = f"block:{block_size or default_block_size(model)}|tokens:{tokens}"
+        return {self.name: likelihood.score(self.name), f"{self.name}_signature": signature}
+
+
+class CrossEntropy(_LikelihoodMetric):
+    pass
+
+
+class Perplexity(_LikelihoodMetric):
+    pass
+
+
+class BitsPerCharacter(_LikelihoodMetric):
+    pass
+
+
+class BitsPerByte(_LikelihoodMetric):
+    pass
+
+
 METRICS = {
     "exact_match": ExactMatch,
     "sequence_error_rate": SequenceErrorRate,
     "token_error_rate": TokenErrorRate,
+    "word_error_rate": WordErrorRate,
+    "character_error_rate": CharacterErrorRate,
+    "phoneme_error_rate": PhonemeErrorRate,
     "token_accuracy": TokenAccuracy,
     "bleu": Bleu,
     "chrf": Chrf,
+    "ter": Ter,
+    "gleu": Gleu,
+    "alignment_error_rate": AlignmentErrorRate,
+    "cross_entropy": CrossEntropy,
+    "perplexity": Perplexity,
+    "bits_per_character": BitsPerCharacter,
+    "bits_per_byte": BitsPerByte,
 }
 
 
@@ -117,7 +248,10 @@ def load_metric(name: str, **kwargs: Any) -> evaluate.Metric:
 
     Args:
         name:
-            `"exact_match"`, `"sequence_error_rate"`, `"token_error_rate"`, `"token_accuracy"`, `"bleu"` or `"chrf"`.
+            One of `METRICS`: `"exact_match"`, `"sequence_error_rate"`, `"token_error_rate"`, `"word_error_rate"`,
+            `"character_error_rate"`, `"phoneme_error_rate"`, `"token_accuracy"`, `"bleu"`, `"chrf"`, `"ter"`, `"gleu"`
+            (with `sources`), `"alignment_error_rate"` (of lines in Pharaoh format), and of texts under a language
+            model `"cross_entropy"`, `"perplexity"`, `"bits_per_character"` and `"bits_per_byte"`.
         **kwargs:
             Those of `evaluate.Metric`. Texts are kept in memory, unless `num_process` is above 1: then give each run
             an `experiment_id` of its own.

@@ -1,4 +1,4 @@
-"""The picture of accuracy by source length."""
+"""The picture of a score by source length."""
 
 from __future__ import annotations
 
@@ -14,12 +14,28 @@ from matplotlib.ticker import PercentFormatter
 from ..attention_maps.plotting import save_figure
 from .lengths import LengthBin
 
-MEASURES = {"exact_match": "Exact match", "token_accuracy": "Token accuracy"}
+NAMES = {
+    "exact_match": "Exact match",
+    "sequence_error_rate": "Sequence error rate",
+    "token_error_rate": "Token error rate",
+    "word_error_rate": "Word error rate",
+    "character_error_rate": "Character error rate",
+    "phoneme_error_rate": "Phoneme error rate",
+    "token_accuracy": "Token accuracy",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "ter": "TER",
+    "gleu": "GLEU",
+}
+"""What the scores are called in pictures."""
 
 # Okabe and Ito's colours, told apart by colour-blind readers too
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
 INK, FAINT = "#333333", "#dddddd"
+
+# Scores that go to 100, or beyond
+HUNDREDS = ("bleu", "chrf", "ter", "gleu")
 
 # Share of the height that the name of a line takes, and how many names of bins fit side by side
 LABEL_STEP = 0.06
@@ -32,10 +48,11 @@ def plot_by_length(
     *,
     measure: str = "token_accuracy",
     trained: tuple[int, int] | None = None,
+    counts: bool = False,
     title: str | None = None,
     dpi: int = 150,
 ) -> Figure:
-    """Draws accuracy against source length, a line a model, each with its 95 % interval as a band.
+    """Draws a score against source length, a line a model, each with its 95 % interval as a band.
 
     Args:
         reports:
@@ -43,9 +60,11 @@ def plot_by_length(
         path:
             `.png`, `.svg` or `.pdf` file to write, its folders made as needed; None only draws.
         measure:
-            `"token_accuracy"` or `"exact_match"`.
+            Name of a score that the bins hold.
         trained:
             Shortest and longest source length seen in training, shaded in the picture.
+        counts:
+            Whether columns below say how many sentences each bin holds.
         title:
             Title.
         dpi:
@@ -55,30 +74,42 @@ def plot_by_length(
         The figure.
 
     Raises:
-        ValueError: no reports, an empty one, an unknown measure, or a suffix that is none of the three.
+        ValueError: no reports, an empty one, a measure that a report doesn't hold, or a suffix that is none of the
+            three.
     """
     if not reports or not all(reports.values()):
         raise ValueError(f"reports is {dict(reports)!r}; at least 1 model with at least 1 bin is needed")
-    if measure not in MEASURES:
-        raise ValueError(f"measure is {measure!r}; it must be one of {', '.join(MEASURES)}")
-    figure = Figure(figsize=(7.2, 4.2), dpi=dpi, facecolor="white", layout="constrained")
+    for report in reports.values():
+        held = [name for each in report for name in each.scores]
+        if measure not in held:
+            raise ValueError(f"measure is {measure!r}; it must be one of {', '.join(dict.fromkeys(held))}")
+    reports = {name: [each for each in report if measure in each.scores] for name, report in reports.items()}
+    figure = Figure(figsize=(7.2, 4.8 if counts else 4.2), dpi=dpi, facecolor="white", layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    if counts:
+        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
+    else:
+        axes, below = figure.add_subplot(), None
     ends = {}
     for number, (name, report) in enumerate(reports.items()):
         colour = COLOURS[number % len(COLOURS)]
         middles = [(each.low + each.high) / 2 for each in report]
-        low, high = zip(*(getattr(each, f"{measure}_interval") for each in report), strict=True)
-        scores = [getattr(each, measure) for each in report]
+        scores = [each.scores[measure] for each in report]
+        # Where nothing is known of it the band has no width
+        known = [each.intervals.get(measure, (each.scores[measure],) * 2) for each in report]
+        low, high = zip(*known, strict=True)
         axes.fill_between(middles, low, high, color=colour, alpha=0.15, linewidth=0)
         marker = MARKERS[number % len(MARKERS)]
         axes.plot(middles, scores, color=colour, marker=marker, markersize=5, linewidth=2, zorder=3, clip_on=False)
         ends[name] = (scores[-1], colour)
 
     bins = sorted({(each.low, each.high) for report in reports.values() for each in report})
+    top = _top(reports, measure)
     _name_bins(axes, bins)
-    _name_lines(axes, ends)
+    _name_lines(axes, ends, top)
+    if below is not None:
+        _draw_counts(below, max(reports.values(), key=len))
     if trained is not None:
         axes.axvspan(trained[0] - 0.5, trained[1] + 0.5, color=FAINT, alpha=0.4, linewidth=0, zorder=0)
         axes.annotate(
@@ -91,10 +122,11 @@ def plot_by_length(
             fontsize=8,
         )
 
-    axes.set_ylim(0, 1.03)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_xlabel("Source length in tokens (bands: 95 % bootstrap intervals)", color=INK)
-    axes.set_ylabel(MEASURES[measure], color=INK)
+    axes.set_ylim(0, 1.03 * top)
+    if measure not in HUNDREDS:
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    (below or axes).set_xlabel("Source length in tokens (bands: 95 % intervals)", color=INK)
+    axes.set_ylabel(NAMES[measure], color=INK)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -106,6 +138,30 @@ def plot_by_length(
     return figure
 
 
+def _top(reports: Mapping[str, Sequence[LengthBin]], measure: str) -> float:
+    """The end of the scale: 1 for what can't be more, otherwise a little above the highest line."""
+    if measure in ("exact_match", "token_accuracy", "sequence_error_rate"):
+        return 1.0
+    bins = [each for report in reports.values() for each in report]
+    highest = max(max(each.scores[measure], *each.intervals.get(measure, (0, 0))) for each in bins)
+    return highest if highest > 0 else 1.0
+
+
+def _draw_counts(axes: Axes, report: Sequence[LengthBin]) -> None:
+    """Columns as wide as the bins, with their numbers on top if they fit."""
+    middles = [(each.low + each.high) / 2 for each in report]
+    columns = axes.bar(
+        middles, [each.count for each in report], [each.high - each.low + 0.8 for each in report], color="#bbbbbb"
+    )
+    if len(report) <= MOST_TICKS:
+        axes.bar_label(columns, fontsize=8, color=INK, padding=1)
+    axes.set_ylabel("Sentences", color=INK, fontsize=8)
+    axes.margins(y=0.35)
+    axes.set_yticks([])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0, labelcolor=INK)
+
+
 def _name_bins(axes: Axes, bins: list[tuple[int, int]]) -> None:
     """Ticks at the middles of the bins, no more than fit."""
     shown = bins[:: -(-len(bins) // MOST_TICKS)]
@@ -113,12 +169,13 @@ def _name_bins(axes: Axes, bins: list[tuple[int, int]]) -> None:
     axes.set_xticks([(low + high) / 2 for low, high in shown], labels)
 
 
-def _name_lines(axes: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
+def _name_lines(axes: Axes, ends: Mapping[str, tuple[float, str]], top: float) -> None:
     """Names the lines at the right edge, as high as each ends but apart from one another."""
-    lowest_free = LABEL_STEP * (len(ends) - 1)
+    step = LABEL_STEP * top
+    lowest_free = step * (len(ends) - 1)
     above = math.inf
     for name, (score, colour) in sorted(ends.items(), key=lambda item: -item[1][0]):
-        height = min(max(score, lowest_free), above - LABEL_STEP)
+        height = min(max(score, lowest_free), above - step)
         axes.text(
             1.01,
             height,
@@ -129,4 +186,4 @@ def _name_lines(axes: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
             fontweight="bold",
             parse_math=False,
         )
-        above, lowest_free = height, lowest_free - LABEL_STEP
+        above, lowest_free = height, lowest_free - step

@@ -7,12 +7,11 @@ here needs the network.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU, CHRF, TER
 
 References = Sequence[str] | Sequence[Sequence[str]]
 
@@ -25,7 +24,7 @@ class Score(NamedTuple):
 
     Args:
         value:
-            The score: a fraction for matches and error rates, 0 to 100 for BLEU and chrF.
+            The score: a fraction for matches and error rates, 0 to 100 for BLEU, chrF and GLEU, 0 and more for TER.
         signature:
             The settings it was computed with, in sacreBLEU's notation.
     """
@@ -41,7 +40,7 @@ def exact_match(predictions: Sequence[str], references: References, *, lowercase
         ValueError: no predictions, another number of references, or something that is not a text.
     """
     matches = exact_matches(predictions, references, lowercase=lowercase)
-    return Score(float(matches.mean()), _signature(references, lowercase))
+    return Score(float(matches.mean()), signature(references, lowercase))
 
 
 def sequence_error_rate(predictions: Sequence[str], references: References, *, lowercase: bool = False) -> Score:
@@ -54,7 +53,7 @@ def sequence_error_rate(predictions: Sequence[str], references: References, *, l
         ValueError: no predictions, another number of references, or something that is not a text.
     """
     matches = exact_matches(predictions, references, lowercase=lowercase)
-    return Score(float(1 - matches.mean()), _signature(references, lowercase))
+    return Score(float(1 - matches.mean()), signature(references, lowercase))
 
 
 def token_error_rate(
@@ -84,7 +83,7 @@ def token_error_rate(
     errors, lengths = token_errors(predictions, references, lowercase=lowercase, tokenize=tokenize)
     if not lengths.sum():
         raise ValueError("references hold no tokens at all; an error rate is per reference token")
-    return Score(float(errors.sum() / lengths.sum()), f"{_signature(references, lowercase)}|tok:{tokenize}")
+    return Score(float(errors.sum() / lengths.sum()), f"{signature(references, lowercase)}|tok:{tokenize}")
 
 
 def token_accuracy(
@@ -97,7 +96,7 @@ def token_accuracy(
     matches, lengths = token_matches(predictions, references, lowercase=lowercase, tokenize=tokenize)
     if not lengths.sum():
         raise ValueError("predictions and references hold no tokens at all; an accuracy is per token")
-    return Score(float(matches.sum() / lengths.sum()), f"{_signature(references, lowercase)}|tok:{tokenize}")
+    return Score(float(matches.sum() / lengths.sum()), f"{signature(references, lowercase)}|tok:{tokenize}")
 
 
 def bleu(
@@ -109,7 +108,7 @@ def bleu(
         ValueError: no predictions, another number of references, something that is not a text, or an unknown
             tokenizer.
     """
-    _check_tokenizer(tokenize)
+    check_tokenizer(tokenize)
     return _sacrebleu(BLEU(lowercase=lowercase, tokenize=tokenize), predictions, references)
 
 
@@ -122,50 +121,33 @@ def chrf(predictions: Sequence[str], references: References, *, lowercase: bool 
     return _sacrebleu(CHRF(lowercase=lowercase), predictions, references)
 
 
-def generation_metrics(
-    predictions: Sequence[str],
-    references: References,
-    *,
-    lowercase: bool = False,
-    tokenize: str = "13a",
-    names: Sequence[str] = ("exact_match", "token_error_rate", "bleu", "chrf"),
-) -> dict[str, float | str]:
-    """Several scores of the same texts, for an evaluation during training or after it.
+def ter(predictions: Sequence[str], references: References, *, lowercase: bool = False) -> Score:
+    """Corpus TER of sacreBLEU (Snover et al. 2006): edits and shifts per 100 words of the references, 0 is perfect.
 
-    Args:
-        predictions:
-            N texts.
-        references:
-            N texts, or N lists of texts.
-        lowercase:
-            Whether upper and lower case are the same, for all scores.
-        tokenize:
-            Tokenizer of BLEU, token error rate and token accuracy, one of `TOKENIZERS`.
-        names:
-            Which scores: `"exact_match"`, `"sequence_error_rate"`, `"token_error_rate"`, `"token_accuracy"`, `"bleu"`,
-            `"chrf"`.
-
-    Returns:
-        Each score under its name, a float, and its settings under `<name>_signature`, a string.
+    Words are those of tercom, which are separated by white space: punctuation belongs to the word before it.
 
     Raises:
-        ValueError: an unknown name, or what the single scores refuse.
+        ValueError: no predictions, another number of references, or something that is not a text.
     """
-    functions = {
-        "exact_match": exact_match,
-        "sequence_error_rate": sequence_error_rate,
-        "token_error_rate": partial(token_error_rate, tokenize=tokenize),
-        "token_accuracy": partial(token_accuracy, tokenize=tokenize),
-        "bleu": partial(bleu, tokenize=tokenize),
-        "chrf": chrf,
-    }
-    metrics = {}
-    for name in names:
-        if name not in functions:
-            raise ValueError(f"names has {name!r}; the scores are {', '.join(functions)}")
-        score = functions[name](predictions, references, lowercase=lowercase)
-        metrics[name], metrics[f"{name}_signature"] = score
-    return metrics
+    return _sacrebleu(TER(case_sensitive=not lowercase), predictions, references)
+
+
+def word_error_rate(predictions: Sequence[str], references: References, *, lowercase: bool = False) -> Score:
+    """[`token_error_rate`] over words, separated by white space. Errors are those of [`token_error_rate`]."""
+    return token_error_rate(predictions, references, lowercase=lowercase, tokenize="none")
+
+
+def phoneme_error_rate(predictions: Sequence[str], references: References, *, lowercase: bool = False) -> Score:
+    """[`token_error_rate`] over phonemes, separated by white space. Errors are those of [`token_error_rate`].
+
+    The word error rate that goes with it counts whole pronunciations: see [`sequence_error_rate`].
+    """
+    return token_error_rate(predictions, references, lowercase=lowercase, tokenize="none")
+
+
+def character_error_rate(predictions: Sequence[str], references: References, *, lowercase: bool = False) -> Score:
+    """[`token_error_rate`] over characters, spaces included. Errors are those of [`token_error_rate`]."""
+    return token_error_rate(predictions, references, lowercase=lowercase, tokenize="char")
 
 
 def exact_matches(predictions: Sequence[str], references: References, *, lowercase: bool = False) -> np.ndarray:
@@ -229,7 +211,7 @@ def edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
 
 def splitter(tokenize: str) -> Callable[[str], Sequence[str]]:
     """The function that cuts a text into the tokens of a tokenizer of `TOKENIZERS`."""
-    _check_tokenizer(tokenize)
+    check_tokenizer(tokenize)
     if tokenize == "char":
         # sacreBLEU's own joins the characters by spaces, which swallows the spaces of the text
         return list
@@ -263,6 +245,11 @@ def checked(predictions: Sequence[str], references: References) -> tuple[list[st
     return predictions, references
 
 
+def streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """References as sacreBLEU wants them: a list for each place among them, None where a text has fewer."""
+    return [list(stream) for stream in zip_longest(*references)]
+
+
 def _pairs(
     predictions: Sequence[str], references: References, lowercase: bool, split: Callable[[str], Sequence[str]]
 ) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
@@ -277,19 +264,19 @@ def _pairs(
     ]
 
 
-def _sacrebleu(metric: BLEU | CHRF, predictions: Sequence[str], references: References) -> Score:
+def _sacrebleu(metric: BLEU | CHRF | TER, predictions: Sequence[str], references: References) -> Score:
     predictions, references = checked(predictions, references)
-    # sacreBLEU wants one list for each position among the references, None where a text has fewer
-    streams = [list(stream) for stream in zip_longest(*references)]
-    score = metric.corpus_score(predictions, streams).score
+    score = metric.corpus_score(predictions, streams(references)).score
     return Score(float(score), metric.get_signature().format())
 
 
-def _signature(references: References, lowercase: bool) -> str:
+def signature(references: References, lowercase: bool) -> str:
+    """How many references there are and whether case counts, in sacreBLEU's notation."""
     counts = {1 if isinstance(entry, str) else len(entry) for entry in references}
     return f"nrefs:{counts.pop() if len(counts) == 1 else 'var'}|case:{'lc' if lowercase else 'mixed'}"
 
 
-def _check_tokenizer(tokenize: str) -> None:
+def check_tokenizer(tokenize: str) -> None:
+    """Raises a `ValueError` for anything but one of `TOKENIZERS`."""
     if tokenize not in TOKENIZERS:
         raise ValueError(f"tokenize is {tokenize!r}; it must be one of {', '.join(TOKENIZERS)}")

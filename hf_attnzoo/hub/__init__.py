@@ -1,6 +1,34 @@
 """What makes a trained model fit to be shared."""
 
-from .averaging import average_checkpoints, average_weights, load_average
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .card import CardTexts, RunFacts, model_card
 
-__all__ = ["CardTexts", "RunFacts", "average_checkpoints", "average_weights", "load_average", "model_card"]
+if TYPE_CHECKING:
+    from .averaging import average_checkpoints, average_weights, load_average
+    from .checking import card_links, check_card, export_card
+    from .curve import plot_curve
+
+__all__ = [
+    "CardTexts",
+    "RunFacts",
+    "model_card",
+    "check_card",
+    "export_card",
+    "card_links",
+    "plot_curve",
+    "average_checkpoints",
+    "average_weights",
+    "load_average",
+]
+
+# Seconds to import, for matplotlib or torch: only for those who need them
+_LAZY = {"check_card": "checking", "export_card": "checking", "card_links": "checking", "plot_curve": "curve"}
+_LAZY |= dict.fromkeys(("average_checkpoints", "average_weights", "load_average"), "averaging")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

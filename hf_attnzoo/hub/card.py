@@ -1,13 +1,17 @@
 """Model cards written by the run they describe: no figure in them is typed by hand."""
 
+import math
 import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TypeVar
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+Row = TypeVar("Row")
 
 _VERSIONS = ("hf-attnzoo", "transformers", "torch", "tokenizers", "datasets", "accelerate", "sacrebleu", "babel")
 
@@ -16,13 +20,22 @@ _METRIC_NAMES = {
     "exact_match": "exact match",
     "sequence_error_rate": "sequence error rate",
     "token_error_rate": "token error rate",
+    "word_error_rate": "word error rate",
+    "character_error_rate": "character error rate",
+    "phoneme_error_rate": "phoneme error rate",
     "pointing": "pointing score",
     "token_accuracy": "token accuracy",
     "cross_entropy": "cross-entropy, nats per token",
     "perplexity": "perplexity per token",
     "bits_per_character": "bits per character",
+    "bits_per_byte": "bits per byte",
+    "masked_accuracy": "accuracy on masked tokens",
+    "mcc": "Matthews correlation",
+    "f1": "F1",
     "bleu": "BLEU",
     "chrf": "chrF",
+    "ter": "TER",
+    "gleu": "GLEU",
 }
 
 
@@ -73,6 +86,12 @@ class RunFacts:
         example: Python expression that the pipeline can be called with.
         recipe: the recipe as YAML.
         has_map: whether `attention.png` lies beside the card.
+        pretrained: name of the checkpoint that training started from. Default: `None`, random weights.
+        evaluations: scores of the validation split during training, each with its `step`, and `loss` among them. With
+            them `curve.png` lies beside the card.
+        best_metric: which of them chose the checkpoint.
+        hub_datasets: names on the Hub of data that comes from there.
+        attends: whether the model has attention.
     """
 
     kind: CardTexts
@@ -94,6 +113,11 @@ class RunFacts:
     example: str
     recipe: str
     has_map: bool
+    pretrained: str | None = None
+    evaluations: Sequence[Mapping[str, float]] = ()
+    best_metric: str = ""
+    hub_datasets: Sequence[str] = ()
+    attends: bool = True
 
 
 def hardware() -> str:
@@ -127,18 +151,22 @@ def model_card(facts: RunFacts) -> ModelCard:
             dataset_name=facts.data_name,
             dataset_split="test",
             metric_type=name,
-            metric_name=_METRIC_NAMES.get(name, name),
+            metric_name=metric_name(name),
             metric_value=round(value, 4),
+            metric_args={"signature": facts.metrics[f"{name}_signature"]},
         )
         for name, value in scores.items()
+        # The Hub has no way to say that a score is no number
+        if math.isfinite(value)
     ]
     data = ModelCardData(
         model_name=facts.name,
         license=facts.license,
         library_name="transformers",
         pipeline_tag=facts.kind.pipeline_tag,
-        tags=["hf-attnzoo", "attention", *facts.kind.tags],
-        eval_results=results,
+        tags=["hf-attnzoo", *(["attention"] if facts.attends else []), *facts.kind.tags],
+        datasets=list(facts.hub_datasets) or None,
+        eval_results=results or None,
     )
     sections = [
         f"# {facts.name}",
@@ -154,8 +182,12 @@ def model_card(facts: RunFacts) -> ModelCard:
         _data(facts),
         "## Training",
         f"{facts.steps:,} steps in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
-        f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}.",
+        f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}."
+        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else ""),
+        *(["![Loss and score by step](curve.png)"] if facts.evaluations else []),
         _table(("step", "training loss"), [(f"{step:,}", f"{loss:.4f}") for step, loss in _thin(facts.loss_curve)]),
+        *_evaluations(facts),
+        "All settings, those of the model, the optimiser and the evaluation, are those of the recipe:",
         f"```yaml\n{facts.recipe.strip()}\n```",
         "Versions: "
         + ", ".join(f"{name} {version(name)}" for name in _VERSIONS)
@@ -187,11 +219,30 @@ def _results_table(facts: RunFacts, scores: Mapping[str, float]) -> str:
     rows = []
     for name, value in scores.items():
         interval = facts.intervals.get(name)
-        between = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
-        rows.append(
-            (_METRIC_NAMES.get(name, name), f"{value:.4f}", between, f"`{facts.metrics[f'{name}_signature']}`")
-        )
+        between = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else "n/a"
+        rows.append((metric_name(name), f"{value:.4f}", between, f"`{facts.metrics[f'{name}_signature']}`"))
     return _table(("metric on the test split", "value", "95 % interval", "settings"), rows)
+
+
+def _evaluations(facts: RunFacts) -> list[str]:
+    """The validation split during training: all evaluations if they are few, the chosen one in any case."""
+    if not facts.evaluations:
+        return []
+    names = [name for name in facts.evaluations[0] if name != "step"]
+    # In the order in which a loss, and the score that counts, are looked for
+    names.sort(key=lambda name: (name != "loss", name != facts.best_metric))
+    rows = [
+        (f"{each['step']:,.0f}", *(f"{each[name]:.4f}" if name in each else "n/a" for name in names))
+        for each in _thin(facts.evaluations)
+    ]
+    chosen = f" {metric_name(facts.best_metric)} chose the checkpoint." if facts.best_metric else ""
+    headings = ("step", *(metric_name(name) for name in names))
+    return [f"On the validation split:{chosen}", _table(headings, rows)]
+
+
+def metric_name(name: str) -> str:
+    """What a score is called in cards."""
+    return _METRIC_NAMES.get(name, name)
 
 
 def _data(facts: RunFacts) -> str:
@@ -217,6 +268,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(["---"] * len(header)), *map(line, rows)])
 
 
-def _thin(curve: Sequence[tuple[int, float]], most: int = 12) -> list[tuple[int, float]]:
+def _thin(curve: Sequence[Row], most: int = 12) -> list[Row]:
     step = max(1, -(-len(curve) // most))
     return [*curve[:-1][::step], *curve[-1:]]

@@ -32,12 +32,16 @@ class LuongConfig(RecurrentSeq2SeqConfig):
         bidirectional: whether the encoder reads in both directions. The paper's reads in one.
         reverse_source: whether the encoder reads the source backwards (Sutskever et al. 2014). Attention is reported
             in the order of the text.
-        bridge: how the decoder's states begin: `"copy"` of the encoder's last states, or `"linear"`, a projection of
-            them.
+        attention_bias: whether the projections of decoder states in `score="concat"` and below h~ have biases.
+        attentional_act: `"tanh"`, which makes h~ (equation 5), or `"linear"`, nothing.
+        bridge: how the decoder's states begin: `"copy"` of the encoder's last states; `"linear"`, a projection of
+            them; `"top"`, a projection of the upper layer's last h, the same for every state; or `"zeros"`.
+        bridge_act: what a projecting bridge ends in, `"tanh"` or `"relu"`.
         residual: whether layers above the first add their input to their output.
         dropout: rate on word vectors, between layers and on the attentional state, in [0, 1).
         initializer_range: weights are uniform in plus or minus this.
         tie_word_embeddings: whether the output layer is the target's embedding; needs `hidden_size == embedding_size`.
+        head_bias: whether the output layer has a bias. The paper's has none.
         coverage: see `RecurrentSeq2SeqConfig`, as for `coverage_loss_weight`, `copy` and `num_copy_slots`; needs
             `score="concat"`, the additive score that See et al. (2017) add it to.
 
@@ -101,7 +105,10 @@ class LuongConfig(RecurrentSeq2SeqConfig):
     max_source_length: int | None = None
     input_feeding: bool = False
     reverse_source: bool = False
+    attention_bias: bool = False
+    attentional_act: str = "tanh"
     bridge: str = "copy"
+    bridge_act: str = "tanh"
     residual: bool = False
 
     def __post_init__(self, **kwargs: Any):
@@ -109,7 +116,9 @@ class LuongConfig(RecurrentSeq2SeqConfig):
         check_choice("cell", self.cell, ("lstm", "gru"))
         check_choice("attention", self.attention, ("global", "local-m", "local-p", "none"))
         check_choice("score", self.score, ("dot", "general", "concat", "location"))
-        check_choice("bridge", self.bridge, ("copy", "linear"))
+        check_choice("attentional_act", self.attentional_act, ("tanh", "linear"))
+        check_choice("bridge", self.bridge, ("copy", "linear", "top", "zeros"))
+        check_choice("bridge_act", self.bridge_act, ("tanh", "relu"))
         check_positive(
             encoder_hidden_size=self.encoder_hidden_size, window=self.window, max_source_length=self.max_source_length
         )
@@ -124,6 +133,15 @@ class LuongConfig(RecurrentSeq2SeqConfig):
             raise ValueError("reverse_source=True means nothing to a bidirectional encoder, which reads both ways")
         if self.attention == "none" and self.input_feeding:
             raise ValueError('input_feeding=True feeds what attention makes, and attention="none" makes nothing')
+        if self.attention == "none" and (self.attention_bias or self.attentional_act != "tanh"):
+            raise ValueError(
+                f'attention_bias={self.attention_bias} and attentional_act="{self.attentional_act}" are for what '
+                f'attention="none" does not make; leave them out'
+            )
+        if self.attention == "none" and self.bridge == "zeros":
+            raise ValueError('bridge="zeros" leaves a decoder with attention="none" nothing of the source')
+        if self.bridge_act != "tanh" and self.bridge not in ("linear", "top"):
+            raise ValueError(f'bridge_act="{self.bridge_act}" has no use with bridge="{self.bridge}"; leave it out')
         if self.attention != "none" and self.score == "dot" and annotation_size != size:
             raise ValueError(
                 f'score="dot" needs annotations of the size of the decoder\'s states, but '

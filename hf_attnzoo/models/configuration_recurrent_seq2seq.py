@@ -29,6 +29,7 @@ class RecurrentSeq2SeqConfig(AttnZooConfig):
         dropout: rate, in [0, 1).
         initializer_range: spread of the initial weights.
         tie_word_embeddings: whether the output layer is the target's embedding; needs `head_size == embedding_size`.
+        head_bias: whether the output layer has a bias.
         coverage: whether the attention knows how much each source word has been attended to (See, Liu and Manning
             2017, section 2.3). For additive scores. The whole target then waits for its attention, step by step.
         coverage_loss_weight: lambda, the weight in the loss of attention that falls where it has fallen before.
@@ -55,6 +56,7 @@ class RecurrentSeq2SeqConfig(AttnZooConfig):
     dropout: float | int = 0.0
     initializer_range: float | int = 0.1
     tie_word_embeddings: bool = False
+    head_bias: bool = False
     coverage: bool = False
     coverage_loss_weight: float | int = 1.0
     copy: bool = False

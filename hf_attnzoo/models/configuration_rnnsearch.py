@@ -28,6 +28,7 @@ class RNNSearchConfig(RecurrentSeq2SeqConfig):
         dropout: rate on word vectors, between layers and on the maxout layer, in [0, 1). The paper has none.
         initializer_range: standard deviation of the weights that are neither recurrent nor the alignment model's.
         tie_word_embeddings: whether the output layer is the target's embedding; needs `maxout_size == embedding_size`.
+        head_bias: whether the output layer has a bias. The paper's has none.
         coverage: see `RecurrentSeq2SeqConfig`, as for `coverage_loss_weight`, `copy` and `num_copy_slots`.
 
     Raises:

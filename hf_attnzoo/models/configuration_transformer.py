@@ -30,6 +30,9 @@ class TransformerConfig(AttnZooConfig):
         hidden_act: activation of the feed-forward networks, by transformers' name; the paper has `"relu"`.
         norm_first: whether layers normalise what they read (pre-LN), and the stack what it returns. The paper
             normalises what a layer has added to (post-LN).
+        encoder_residual_scale: alpha, what each sub-layer of the encoder multiplies its input by before it adds to it,
+            as DeepNet does (Wang et al. 2022, section 3). The paper has 1.
+        decoder_residual_scale: the same of the decoder.
         layer_norm_eps: what layer normalisation adds to a variance.
         use_bias: whether linear layers and layer normalisations have biases.
         position_embeddings: `"sinusoidal"` as in the paper, or `"learned"`.
@@ -103,6 +106,8 @@ class TransformerConfig(AttnZooConfig):
     num_decoder_layers: int = 3
     hidden_act: str = "relu"
     norm_first: bool = False
+    encoder_residual_scale: float | int = 1.0
+    decoder_residual_scale: float | int = 1.0
     layer_norm_eps: float = 1e-5
     use_bias: bool = True
     position_embeddings: str = "sinusoidal"
@@ -155,7 +160,12 @@ class TransformerConfig(AttnZooConfig):
             attention_dropout=self.attention_dropout,
             activation_dropout=self.activation_dropout,
         )
-        check_not_negative(layer_norm_eps=self.layer_norm_eps, initializer_range=self.initializer_range or 0.0)
+        check_not_negative(
+            layer_norm_eps=self.layer_norm_eps,
+            initializer_range=self.initializer_range or 0.0,
+            encoder_residual_scale=self.encoder_residual_scale,
+            decoder_residual_scale=self.decoder_residual_scale,
+        )
         self._check_combinations()
 
     def _check_combinations(self) -> None:

@@ -151,29 +151,25 @@ class BERTModel(BERTPreTrainedModel):
 
         mask = bidirectional_mask(config, inputs_embeds, real, documents, bool(output_attentions))
         # A flash kernel tells packed texts apart by the positions of one long row.
-        extras = {} if documents is None else {"position_ids": position_ids}
-        padding = Padding.of(real) if documents is None else None
-        if padding is not None:
-            position_ids = padding.remove(position_ids.expand(real.shape))
-            token_type_ids = None if token_type_ids is None else padding.remove(token_type_ids)
-            inputs_embeds = padding.remove(inputs_embeds)
-            extras["padding"] = padding
+        packed = {} if documents is None else {"position_ids": position_ids}
+        padding = Padding.of(real)
         output = self.stack(
-            self.inputs(inputs_embeds, position_ids, token_type_ids),
+            self.inputs(
+                padding.remove(inputs_embeds),
+                padding.remove(position_ids.expand(real.shape)),
+                None if token_type_ids is None else padding.remove(token_type_ids),
+            ),
             mask,
             output_attentions=bool(output_attentions),
             output_hidden_states=bool(output_hidden_states),
-            **extras,
+            padding=padding,
+            **packed,
         )
-
-        def whole(states: Tensor) -> Tensor:
-            return states.masked_fill(~real[:, :, None], 0.0) if padding is None else padding.restore(states)
-
-        hidden, states = whole(output.hidden), output.hidden_states
+        hidden, states = padding.clear(output.hidden), output.hidden_states
         return BaseModelOutputWithPooling(
             last_hidden_state=hidden,
             pooler_output=None if self.pooler is None else self.pooler(hidden, real, documents),
-            hidden_states=None if states is None else (*map(whole, states[:-1]), hidden),
+            hidden_states=None if states is None else (*map(padding.clear, states[:-1]), hidden),
             attentions=output.attentions,
         )
 

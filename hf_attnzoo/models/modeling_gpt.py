@@ -31,6 +31,7 @@ from .packed_linear import PackedLinear
 from .positions import LearnedPositions, documents_of, read_positions
 from .pretrained import check_embeds, check_ids, check_labels, check_mask, exactly_one
 from .transformer_layer import AttentionPreTrainedModel, TransformerLayer, TransformerStack
+from .unpadding import Padding
 
 
 class GPTPreTrainedModel(AttentionPreTrainedModel):
@@ -113,28 +114,32 @@ class GPTModel(GPTPreTrainedModel):
 
         seen = 0 if cache is None else cache.get_seq_length()
         position_ids, documents = read_positions(inputs_embeds, attention_mask, position_ids, seen)
-        mask = causal_mask(config, inputs_embeds, attention_mask, cache, documents, output_attentions)
+        mask = causal_mask(config, inputs_embeds, attention_mask, cache, documents, output_attentions, loose=True)
         real = real_positions(attention_mask, inputs_embeds.shape[1], seen)
         # What is packed has no cache, and flash kernels tell it by its numbers.
         packed = {} if documents is None else {"position_ids": position_ids}
         if use_cache and cache is None and documents is None:
             cache = DynamicCache(config=config)
+        padding = Padding.of(real)
+        positions = position_ids if real is None else position_ids.expand(real.shape)
         output = self.stack(
-            self.dropout(inputs_embeds + self.positions(position_ids)),
+            self.dropout(padding.remove(inputs_embeds) + self.positions(padding.remove(positions))),
             mask,
             cache=cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             # generate() sets it to fewer while a model that leaves early assists itself.
             depth=config.num_hidden_layers,
+            padding=padding,
             **packed,
         )
-        hidden = output.hidden if real is None else repeat_on_padding(output.hidden, real)
-        hidden_states = output.hidden_states
+        hidden = padding.clear(output.hidden)
+        hidden = hidden if padding.real is None else repeat_on_padding(hidden, padding.real)
+        states = output.hidden_states
         return BaseModelOutputWithPast(
             last_hidden_state=hidden,
             cache=cache,
-            hidden_states=None if hidden_states is None else (*hidden_states[:-1], hidden),
+            hidden_states=None if states is None else (*map(padding.clear, states[:-1]), hidden),
             attentions=output.attentions,
         )
 
@@ -379,7 +384,7 @@ def real_positions(attention_mask: Tensor | None, length: int, seen: int | Tenso
         seen: positions in the cache.
 
     Returns:
-        Boolean mask of shape `(B, T)`; None if nothing is known to be padding.
+        Boolean mask of shape `(B, T)`; None if there is no telling, or a single position.
     """
     if attention_mask is None or length == 1:
         return None
@@ -390,8 +395,6 @@ def real_positions(attention_mask: Tensor | None, length: int, seen: int | Tenso
         if allowed.dtype != torch.bool:
             allowed = allowed > torch.finfo(allowed.dtype).min
         real = allowed.diagonal(offset=int(seen), dim1=1, dim2=2)
-    if not torch.compiler.is_compiling() and real.all():
-        return None
     return real
 
 
@@ -403,7 +406,7 @@ def repeat_on_padding(vectors: Tensor, real: Tensor) -> Tensor:
         real: True where a position is real, shape `(B, T)`.
 
     Returns:
-        Shape `(B, T, H)`; in front of the first real position, whatever.
+        Shape `(B, T, H)`; in front of the first real position, what stands in front of all of them.
     """
     places = torch.arange(real.shape[1], device=real.device).expand_as(real)
     last = places.masked_fill(~real, 0).cummax(dim=1).values

@@ -69,7 +69,7 @@ class LuongAttention(nn.Module):
             self.key_proj = nn.Linear(annotation_size, size, bias=False)
         elif self.score == "concat":
             # W_a [h_t; h_s] in its two halves: the one for the source doesn't depend on the step.
-            self.query_proj = nn.Linear(size, size, bias=False)
+            self.query_proj = nn.Linear(size, size, bias=config.attention_bias)
             self.key_proj = nn.Linear(annotation_size, size, bias=False)
             self.v = nn.Parameter(torch.zeros(size))
             if config.coverage:
@@ -154,10 +154,12 @@ class LuongDecoder(RecurrentDecoder):
                 nn.Linear(config.num_encoder_layers * config.annotation_size, layers * size)
                 for _ in range(config.num_states)
             )
+        elif config.bridge == "top":
+            self.bridge = nn.Linear(config.annotation_size, size)
         if config.attention != "none":
             self.attention = LuongAttention(config)
             self.context_proj = nn.Linear(config.annotation_size, size, bias=False)
-            self.state_proj = nn.Linear(size, size, bias=False)
+            self.state_proj = nn.Linear(size, size, bias=config.attention_bias)
         if config.input_feeding:
             self.feed_proj = nn.Linear(size, self.layers[0].rnn.input_proj.out_features, bias=False)
         self._make_copy_gate()
@@ -290,7 +292,9 @@ class LuongDecoder(RecurrentDecoder):
         covered = None if coverage is None else coverage.reshape(sources, -1, coverage.shape[-1])
         context, weights = self.attention(query, steps.reshape(sources, -1), **memory, coverage=covered)
         context, weights = (tensor.view(*hidden.shape[:2], -1) for tensor in (context, weights))
-        attentional = torch.tanh(self.context_proj(context) + self.state_proj(hidden))
+        attentional = self.context_proj(context) + self.state_proj(hidden)
+        if self.config.attentional_act == "tanh":
+            attentional = torch.tanh(attentional)
         return {"attentional": attentional, "context": context, "weights": weights}
 
     def remember(self, source: RecurrentEncoderOutput) -> dict[str, Tensor]:
@@ -336,14 +340,25 @@ class LuongDecoder(RecurrentDecoder):
             raise ValueError(
                 "encoder_outputs must be the encoder's own output: its final_states are where decoding begins"
             )
-        if self.config.bridge == "linear":
-            side_by_side = final.transpose(1, 2).flatten(2)
-            bridged = [torch.tanh(project(side_by_side[:, kind])) for kind, project in enumerate(self.bridge)]
-            final = torch.stack(bridged, dim=1).unflatten(2, (self.config.num_decoder_layers, -1)).transpose(1, 2)
-        final = final.repeat_interleave(rows // final.shape[0], dim=0)
+        final = self._bridged(final).repeat_interleave(rows // final.shape[0], dim=0)
         step = torch.zeros(rows, dtype=torch.long, device=final.device)
         states = final.flatten(1, 2).unbind(dim=1)
         return (step, *states, *((torch.zeros_like(states[0]),) if self.config.input_feeding else ()))
+
+    def _bridged(self, final: Tensor) -> Tensor:
+        # From the encoder's last states (B, encoder layers, K, D) to the decoder's first (B, decoder layers, K, H).
+        config = self.config
+        activation = torch.tanh if config.bridge_act == "tanh" else torch.relu
+        if config.bridge == "linear":
+            side_by_side = final.transpose(1, 2).flatten(2)
+            bridged = [activation(project(side_by_side[:, kind])) for kind, project in enumerate(self.bridge)]
+            return torch.stack(bridged, dim=1).unflatten(2, (config.num_decoder_layers, -1)).transpose(1, 2)
+        if config.bridge == "copy":
+            return final
+        shape = (-1, config.num_decoder_layers, config.num_states, -1)
+        if config.bridge == "top":
+            return activation(self.bridge(final[:, -1, 0]))[:, None, None].expand(shape)
+        return final.new_zeros(final.shape[0], 1, 1, config.hidden_size).expand(shape)
 
 
 class LuongPreTrainedModel(AttnZooPreTrainedModel):

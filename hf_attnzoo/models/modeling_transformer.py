@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .attention import source_positions
 from .configuration_transformer import TransformerConfig
-from .losses import smoothed_cross_entropy
+from .losses import label_lengths, smoothed_cross_entropy
 from .multi_head import bidirectional_mask, causal_mask, cross_mask
 from .packed_linear import PackedHeadGenerationMixin, PackedLinear
 from .positions import LearnedPositions, SinusoidalPositions, read_positions
@@ -35,6 +35,7 @@ from .seq2seq import (
     source_mask,
 )
 from .transformer_layer import AttentionPreTrainedModel, StackOutput, TransformerStack, layer_norm
+from .unpadding import NO_PADDING, Padding
 
 
 class TransformerInputs(nn.Module):
@@ -88,7 +89,7 @@ class TransformerEncoder(nn.Module):
         source_vocab_size = config.source_vocab_size or config.vocab_size
         self.embed_tokens = nn.Embedding(source_vocab_size, config.embedding_size, config.pad_token_id)
         self.inputs = TransformerInputs(config)
-        self.stack = TransformerStack(config, config.num_encoder_layers)
+        self.stack = TransformerStack(config, config.num_encoder_layers, residual_scale=config.encoder_residual_scale)
 
     @can_return_tuple
     def forward(
@@ -126,21 +127,21 @@ class TransformerEncoder(nn.Module):
         real = source_mask(attention_mask, input_ids, inputs_embeds, self.config.pad_token_id)
         position_ids, documents = read_positions(inputs_embeds, real, position_ids)
 
-        hidden = self.inputs(inputs_embeds, position_ids)
-        mask = bidirectional_mask(self.config, hidden, real, documents, bool(output_attentions))
+        mask = bidirectional_mask(self.config, inputs_embeds, real, documents, bool(output_attentions))
         packed = {} if documents is None else {"position_ids": position_ids}
+        padding = Padding.of(real)
         output = self.stack(
-            hidden,
+            self.inputs(padding.remove(inputs_embeds), padding.remove(position_ids.expand(real.shape))),
             mask,
             output_attentions=bool(output_attentions),
             output_hidden_states=bool(output_hidden_states),
+            padding=padding,
             **packed,
         )
-        annotations = output.hidden.masked_fill(~real[:, :, None], 0.0)
-        hidden_states = output.hidden_states
+        annotations, states = padding.clear(output.hidden), output.hidden_states
         return TransformerEncoderOutput(
             last_hidden_state=annotations,
-            hidden_states=None if hidden_states is None else (*hidden_states[:-1], annotations),
+            hidden_states=None if states is None else (*map(padding.clear, states[:-1]), annotations),
             attentions=output.attentions,
             attention_mask=real,
             documents=documents,
@@ -156,7 +157,13 @@ class TransformerDecoder(nn.Module):
         if config.source_vocab_size is not None:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         self.inputs = TransformerInputs(config)
-        self.stack = TransformerStack(config, config.num_decoder_layers, causal=True, cross_attention=True)
+        self.stack = TransformerStack(
+            config,
+            config.num_decoder_layers,
+            causal=True,
+            cross_attention=True,
+            residual_scale=config.decoder_residual_scale,
+        )
 
     def forward(
         self,
@@ -167,6 +174,7 @@ class TransformerDecoder(nn.Module):
         cache: EncoderDecoderCache | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
+        lengths: Tensor | None = None,
     ) -> StackOutput:
         """Write the target.
 
@@ -178,9 +186,10 @@ class TransformerDecoder(nn.Module):
             cache: keys and values of what came before; those of `embeds` are added.
             output_attentions: also return attention weights.
             output_hidden_states: also return the states between layers.
+            lengths: leading positions that matter, shape `(R,)`, see `TransformerModel.forward`.
 
         Returns:
-            What the layers give.
+            What the layers give, states 0 on padding.
 
         Raises:
             ValueError: if the target is longer than there are positions, or only one side is packed.
@@ -195,20 +204,39 @@ class TransformerDecoder(nn.Module):
         packed, pairs = {}, None
         if documents is not None:
             packed, pairs = {"position_ids": position_ids}, (documents, source.documents)
-        hidden = self.inputs(embeds, position_ids)
         annotations = source.last_hidden_state
-        return self.stack(
-            hidden,
-            causal_mask(self.config, hidden, attention_mask, cache, documents, output_attentions),
-            annotations,
-            cross_mask(self.config, hidden, annotations, source.attention_mask, pairs, output_attentions),
+        padding = Padding.of(self._real(embeds, attention_mask, lengths))
+        # Once in a cache, keys and values of the source are not made again.
+        kept = cache is not None and any(cache.is_updated.values())
+        source_padding = NO_PADDING if kept else Padding.of(source.attention_mask)
+        output = self.stack(
+            self.inputs(padding.remove(embeds), padding.remove(position_ids.expand(embeds.shape[:2]))),
+            causal_mask(self.config, embeds, attention_mask, cache, documents, output_attentions, loose=True),
+            source_padding.remove(annotations),
+            cross_mask(self.config, embeds, annotations, source.attention_mask, pairs, output_attentions),
             cache=cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             # generate() sets it to fewer while a model that leaves early assists itself.
             depth=self.config.num_decoder_layers,
+            padding=padding,
+            source_padding=source_padding,
             **packed,
         )
+        hidden, states = padding.clear(output.hidden), output.hidden_states
+        return output._replace(
+            hidden=hidden, hidden_states=None if states is None else (*map(padding.clear, states[:-1]), hidden)
+        )
+
+    def _real(self, embeds: Tensor, attention_mask: Tensor | None, lengths: Tensor | None) -> Tensor | None:
+        """Which positions have to be computed, shape `(R, T)`, or None: all of them."""
+        length = embeds.shape[1]
+        known = attention_mask is not None and attention_mask.ndim == 2 and length > 1
+        real = attention_mask[:, -length:].bool() if known else None
+        if lengths is not None:
+            leading = torch.arange(length, device=embeds.device) < lengths[:, None]
+            real = leading if real is None else leading & real
+        return real
 
 
 class SharedSourceCache(EncoderDecoderCache):
@@ -282,6 +310,7 @@ class TransformerModel(SharedVocabularyMixin, TransformerPreTrainedModel):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        decoder_lengths: Tensor | None = None,
     ) -> Seq2SeqModelOutput:
         """Read a source and a target.
 
@@ -305,6 +334,8 @@ class TransformerModel(SharedVocabularyMixin, TransformerPreTrainedModel):
             output_attentions: return every layer's weights: `encoder_attentions` `(B, h, S, S)`, `decoder_attentions`
                 `(B, h, T, T)` and `cross_attentions` `(B, h, T, S)`.
             output_hidden_states: return what enters the bottom layer and what leaves each, of both sides.
+            decoder_lengths: leading target positions that matter, shape `(R,)`: the rest may be left out, as zeros,
+                which is faster. Default: `None`, all of them.
 
         Returns:
             `last_hidden_state` is what the vocabulary head reads, shape `(B, T, H)`.
@@ -361,6 +392,7 @@ class TransformerModel(SharedVocabularyMixin, TransformerPreTrainedModel):
             cache,
             output_attentions,
             output_hidden_states,
+            decoder_lengths,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=output.hidden,
@@ -435,6 +467,8 @@ class TransformerForConditionalGeneration(
             use_cache = False if use_cache is None else use_cache
         if skip_logits is None:
             skip_logits = self.training and labels is not None
+        # Nothing that is wanted depends on what comes after the last label.
+        cut = skip_logits and labels is not None and cache is None and not use_cache
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -449,6 +483,7 @@ class TransformerForConditionalGeneration(
             use_cache=use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            decoder_lengths=label_lengths(labels) if cut else None,
         )
         hidden = outputs.last_hidden_state
         loss = None

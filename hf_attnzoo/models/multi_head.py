@@ -17,7 +17,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention import masked_softmax
-from .unpadding import Padding
+from .unpadding import NO_PADDING, Padding
 
 # Attention weights exist in no other implementation, so whoever asks for them gets masks of this one's kind.
 _EAGER = SimpleNamespace(_attn_implementation="eager")
@@ -103,7 +103,8 @@ class MultiHeadAttention(nn.Module):
         source: Tensor | None = None,
         cache: Cache | None = None,
         output_attentions: bool = False,
-        padding: Padding | None = None,
+        padding: Padding = NO_PADDING,
+        source_padding: Padding = NO_PADDING,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Let every position look at all that the mask lets it see.
@@ -116,27 +117,25 @@ class MultiHeadAttention(nn.Module):
             cache: keys and values of earlier calls, which those of this one are added to; an `EncoderDecoderCache`
                 for both kinds of attention of a decoder. Default: `None`, there were none.
             output_attentions: return the weights, and so compute as `"eager"` does.
-            padding: what was taken out of the batch, in self-attention without a cache: `hidden` is then its N real
-                positions, `(1, N, H)`, and the mask still that of the batch. Default: `None`, nothing was.
+            padding: what was taken out of the batch: `hidden` is then its N real positions, `(1, N, H)`, and the mask
+                still that of the batch, which is put together again for the attention itself. Default: nothing was.
+            source_padding: the same of the source.
             kwargs: for the implementation, such as `position_ids` of packed texts.
 
         Returns:
             Shape of `hidden`, and the weights `(B, h, Q, K)`, or None if the implementation doesn't have them.
         """
         if self.cross:
-            query = self._split(self.q_proj(hidden))
-            key, value = self._memory(source, cache, query.device)
+            query = self._split(padding.restore(self.q_proj(hidden)))
+            key, value = self._memory(source, cache, query.device, source_padding)
         else:
-            projected = self.qkv_proj(hidden)
-            if padding is not None:
-                projected = padding.restore(projected)
-            query, key, value = map(self._split, projected.chunk(3, dim=-1))
+            query, key, value = map(self._split, padding.restore(self.qkv_proj(hidden)).chunk(3, dim=-1))
             if isinstance(cache, EncoderDecoderCache):
                 cache = cache.self_attention_cache
             if cache is not None:
                 key, value = cache.update(key, value, self.layer_idx)
-        rows, length = hidden.shape[:2]
-        hypotheses = rows // key.shape[0]
+        hypotheses = query.shape[0] // key.shape[0]
+        whole = query.shape[0], query.shape[2]
         if hypotheses > 1:
             # The hypotheses of a source are more queries to it: (B k, h, Q, d) -> (B, h, k Q, d)
             query = query.unflatten(0, (-1, hypotheses)).transpose(1, 2).flatten(2, 3)
@@ -149,23 +148,21 @@ class MultiHeadAttention(nn.Module):
 
         if hypotheses > 1 and weights is not None:
             weights = weights.unflatten(2, (hypotheses, -1)).transpose(1, 2).flatten(0, 1)
-        if padding is not None:
-            heads = padding.remove(heads)
-        return self.out_proj(heads.reshape(rows, length, -1)), weights
+        return self.out_proj(padding.remove(heads.reshape(*whole, -1))), weights
 
     def _split(self, vectors: Tensor) -> Tensor:
         """`(B, T, H)` to `(B, h, T, d)`."""
         return vectors.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def _memory(
-        self, source: Tensor | None, cache: EncoderDecoderCache | None, device: torch.device
+        self, source: Tensor | None, cache: EncoderDecoderCache | None, device: torch.device, padding: Padding
     ) -> tuple[Tensor, Tensor]:
         """Keys and values of a source, `(B, h, K, d)` each, made once and then kept in the cache."""
         if cache is not None and cache.is_updated.get(self.layer_idx):
             kept = cache.cross_attention_cache.layers[self.layer_idx]
             # An offloading cache keeps them somewhere else.
             return kept.keys.to(device), kept.values.to(device)
-        key, value = map(self._split, self.kv_proj(source).chunk(2, dim=-1))
+        key, value = map(self._split, padding.restore(self.kv_proj(source)).chunk(2, dim=-1))
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
             cache.is_updated[self.layer_idx] = True
@@ -179,6 +176,7 @@ def causal_mask(
     cache: Cache | None = None,
     documents: Tensor | None = None,
     output_attentions: bool = False,
+    loose: bool = False,
 ) -> Any:
     """Mask of self-attention in which a position reads itself and those before it, in its own text.
 
@@ -190,6 +188,7 @@ def causal_mask(
         cache: what the keys will be added to, before they are.
         documents: number of the document that a position belongs to, shape `(B, Q)`; without a cache only.
         output_attentions: whether weights are wanted, which `"eager"` alone has.
+        loose: padding may read padding, as nobody looks at what it makes of it.
 
     Returns:
         The mask in the implementation's own form; None where it needs none.
@@ -198,6 +197,9 @@ def causal_mask(
         ValueError: if there are documents, and a cache or more than one row for a flash kernel.
     """
     _check_documents(config, documents, cache)
+    if loose and cache is None and not output_attentions and _trails(attention_mask):
+        # What comes later is not read anyway, and without a mask there are faster kernels.
+        attention_mask = None
     return create_causal_mask(
         config=_EAGER if output_attentions else config,
         inputs_embeds=hidden,
@@ -260,6 +262,13 @@ def cross_mask(
         encoder_hidden_states=source,
         and_mask_function=_same_document(target_documents, source_documents),
     )
+
+
+def _trails(attention_mask: Tensor | None) -> bool:
+    """Whether what a mask `(B, K)` forbids stands after all that it allows; False where that can't be known."""
+    if attention_mask is None or attention_mask.ndim != 2 or torch.compiler.is_compiling():
+        return False
+    return bool((attention_mask[:, 1:].bool() <= attention_mask[:, :-1].bool()).all())
 
 
 def _same_document(of_queries: Tensor | None, of_keys: Tensor | None) -> Any:

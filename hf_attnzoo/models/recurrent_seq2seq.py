@@ -362,7 +362,7 @@ class RecurrentSeq2SeqForConditionalGeneration(
     def __init__(self, config: Any, model: RecurrentSeq2SeqModel):
         super().__init__(config)
         self.model = model
-        self.lm_head = nn.Linear(config.head_size, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.head_size, config.vocab_size, bias=config.head_bias)
         side = "encoder" if config.source_vocab_size is None else "decoder"
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()

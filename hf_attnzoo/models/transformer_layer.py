@@ -15,6 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .multi_head import MultiHeadAttention
 from .pretrained import AttnZooPreTrainedModel
+from .unpadding import NO_PADDING, Padding
 
 
 def layer_norm(config: PreTrainedConfig) -> nn.LayerNorm:
@@ -49,11 +50,20 @@ class TransformerLayer(GradientCheckpointingLayer):
         layer_idx: number of the layer in its stack.
         causal: whether self-attention reads nothing that comes later.
         cross_attention: whether there is a source to read.
+        residual_scale: what x is multiplied by before something is added to it (Wang et al. 2022: alpha).
     """
 
-    def __init__(self, config: PreTrainedConfig, layer_idx: int, causal: bool = False, cross_attention: bool = False):
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        layer_idx: int,
+        causal: bool = False,
+        cross_attention: bool = False,
+        residual_scale: float = 1.0,
+    ):
         super().__init__()
         self.norm_first = config.norm_first
+        self.residual_scale = residual_scale
         self.self_attn = MultiHeadAttention(config, layer_idx, causal=causal)
         self.self_attn_norm = layer_norm(config)
         if cross_attention:
@@ -71,6 +81,8 @@ class TransformerLayer(GradientCheckpointingLayer):
         source_mask: Any = None,
         cache: Cache | None = None,
         output_attentions: bool = False,
+        padding: Padding = NO_PADDING,
+        source_padding: Padding = NO_PADDING,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """One layer.
@@ -82,6 +94,7 @@ class TransformerLayer(GradientCheckpointingLayer):
             source_mask: of cross-attention, from `cross_mask`.
             cache: keys and values of earlier calls.
             output_attentions: return attention weights.
+            padding: what was taken out of the batch, see `MultiHeadAttention`, as for `source_padding`.
             kwargs: for the implementation of self-attention.
 
         Returns:
@@ -90,12 +103,18 @@ class TransformerLayer(GradientCheckpointingLayer):
         """
         cross_weights = None
         attended, weights = self.self_attn(
-            self._before(self.self_attn_norm, hidden), mask, None, cache, output_attentions, **kwargs
+            self._before(self.self_attn_norm, hidden), mask, None, cache, output_attentions, padding, **kwargs
         )
         hidden = self._after(self.self_attn_norm, hidden, attended)
         if hasattr(self, "cross_attn"):
             attended, cross_weights = self.cross_attn(
-                self._before(self.cross_attn_norm, hidden), source_mask, source, cache, output_attentions
+                self._before(self.cross_attn_norm, hidden),
+                source_mask,
+                source,
+                cache,
+                output_attentions,
+                padding,
+                source_padding,
             )
             hidden = self._after(self.cross_attn_norm, hidden, attended)
         hidden = self._after(
@@ -107,6 +126,8 @@ class TransformerLayer(GradientCheckpointingLayer):
         return norm(hidden) if self.norm_first else hidden
 
     def _after(self, norm: nn.Module, hidden: Tensor, added: Tensor) -> Tensor:
+        if self.residual_scale != 1:
+            hidden = self.residual_scale * hidden
         hidden = hidden + self.dropout(added)
         return hidden if self.norm_first else norm(hidden)
 
@@ -133,14 +154,21 @@ class TransformerStack(nn.Module):
     Args:
         config: see the module's docstring.
         num_layers: layers.
-        causal: see `TransformerLayer`, as for `cross_attention`.
+        causal: see `TransformerLayer`, as for `residual_scale`.
         cross_attention: whether there is a source to read.
     """
 
-    def __init__(self, config: PreTrainedConfig, num_layers: int, causal: bool = False, cross_attention: bool = False):
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        num_layers: int,
+        causal: bool = False,
+        cross_attention: bool = False,
+        residual_scale: float = 1.0,
+    ):
         super().__init__()
         self.layers = nn.ModuleList(
-            TransformerLayer(config, index, causal, cross_attention) for index in range(num_layers)
+            TransformerLayer(config, index, causal, cross_attention, residual_scale) for index in range(num_layers)
         )
         if config.norm_first:
             self.norm = layer_norm(config)

@@ -14,38 +14,50 @@ _LEAST = 1 / 16
 
 
 class Padding(NamedTuple):
-    """Where the real positions of a batch stand.
+    """Which positions of a batch are real, and whether the others are taken out.
 
     Args:
-        places: their places in the batch, row after row, shape `(N,)`.
-        rows: B.
-        length: T.
+        real: True where a position is real, shape `(B, T)`. Default: `None`, all are.
+        places: of the real positions in the batch, row after row, shape `(N,)`. Default: `None`, nothing is taken out,
+            and N is all of it: `remove` and `restore` leave things as they are.
     """
 
-    places: Tensor
-    rows: int
-    length: int
+    real: Tensor | None = None
+    places: Tensor | None = None
 
     @classmethod
-    def of(cls, real: Tensor) -> "Padding | None":
-        """Padding of a mask of real positions, shape `(B, T)`.
+    def of(cls, real: Tensor | None) -> "Padding":
+        """Padding of a mask of real positions, shape `(B, T)`, or of None: all are.
 
-        Returns:
-            None where taking it out gains nothing: there is hardly any, or nothing else. And in a compiled graph,
-            which can't have a size that depends on data.
+        It is not taken out where there is hardly any; nor in a compiled graph, which can't have a size that depends on
+        data.
         """
-        if torch.compiler.is_compiling():
-            return None
+        if real is None or torch.compiler.is_compiling():
+            return cls(real)
+        # The one look at the data, for which a processor must wait for an accelerator.
         places = real.flatten().nonzero()[:, 0]
-        if not 0 < len(places) <= real.numel() * (1 - _LEAST):
-            return None
-        return cls(places, *real.shape)
+        if len(places) == real.numel():
+            return cls()
+        return cls(real, places if len(places) <= real.numel() * (1 - _LEAST) else None)
 
     def remove(self, batch: Tensor) -> Tensor:
         """`(B, T, ...)` to `(1, N, ...)`."""
-        return batch.flatten(0, 1).index_select(0, self.places)[None]
+        if self.places is None:
+            return batch
+        return batch.flatten(0, 1).index_select(0, self.places.to(batch.device))[None]
 
     def restore(self, row: Tensor) -> Tensor:
         """`(1, N, ...)` to `(B, T, ...)`, 0 on padding."""
-        batch = row.new_zeros(self.rows * self.length, *row.shape[2:])
-        return batch.index_copy(0, self.places, row[0]).unflatten(0, (self.rows, self.length))
+        if self.places is None:
+            return row
+        batch = row.new_zeros(self.real.numel(), *row.shape[2:])
+        return batch.index_copy_(0, self.places.to(row.device), row[0]).unflatten(0, self.real.shape)
+
+    def clear(self, states: Tensor) -> Tensor:
+        """`(1, N, H)` to `(B, T, H)`, 0 on padding also where it wasn't taken out."""
+        if self.places is not None or self.real is None:
+            return self.restore(states)
+        return states.masked_fill(~self.real.to(states.device)[:, :, None], 0.0)
+
+
+NO_PADDING = Padding()

@@ -1,10 +1,13 @@
 """From a recipe to a model and its trainer."""
 
 import dataclasses
+import os
 from pathlib import Path
+from typing import Any
 
 import torch
-from datasets import Dataset
+from accelerate.utils import parse_flag_from_env
+from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from transformers import (
@@ -16,12 +19,12 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
-from ..data import TokenBudgetBatchSampler, token_lengths
+from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler
 from ..registry import Family
-from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
+from .optimization import ADADELTA, EPOCH_DECAY, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
 from .scheduled_sampling import ScheduledSampling
-from .schema import Recipe, nearest, wrong_type
+from .schema import Recipe, TrainingSection, nearest, wrong_type
 from .tasks.base import Processor, Task
 from .trainer import ZooTrainer
 
@@ -32,23 +35,18 @@ _FOLLOWS = {"vocab_size": "vocab_size", "source_vocab_size": "vocab_size", "num_
 
 
 # Ends of the names of scores that fall as a model gets better.
-_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character")
+_LOWER_IS_BETTER = ("error_rate", "cross_entropy", "perplexity", "bits_per_character", "bits_per_byte", "ter")
 
 
-def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
-    """A fresh model of the recipe's family.
+def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:
+    """The `model` section of a recipe: fields of a configuration, and perhaps `preset`.
 
     Args:
-        recipe: whose `model` section has fields of the configuration.
+        recipe: of the run.
         family: row of the registry.
-        task: of the recipe.
-        processor: what some fields follow from.
-
-    Returns:
-        The model.
 
     Raises:
-        ValueError: if a field is unknown, of the wrong type, or not the recipe's to set.
+        ValueError: if a field is unknown, or not the recipe's to set.
     """
     fields = dict(recipe.model)
     config_class = family.config_class
@@ -66,13 +64,61 @@ def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor
             f"training.label_smoothing={smoothing} and model.label_smoothing={fields['label_smoothing']} differ: "
             "set one of them"
         )
+    return fields
+
+
+def heed_launcher(recipe: Recipe) -> Recipe:
+    """The recipe as it is trained, with the precision that `accelerate launch` asks for.
+
+    Args:
+        recipe: as it was read.
+
+    Returns:
+        The recipe, `training.precision` set where the launcher sets it.
+
+    Raises:
+        ValueError: if the launcher wants another precision than the recipe, or to shard a model on no accelerator.
+    """
+    for name in ("FSDP", "DEEPSPEED"):
+        if parse_flag_from_env(f"ACCELERATE_USE_{name}") and not torch.accelerator.is_available():
+            raise ValueError(
+                f"ACCELERATE_USE_{name}=true: a model is sharded over accelerators, and there is none here"
+            )
+    wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if wanted in ("no", recipe.training.precision):
+        return recipe
+    if recipe.training.precision != TrainingSection.precision or wanted not in ("bf16", "fp16"):
+        raise ValueError(
+            f"training.precision={recipe.training.precision}, but accelerate launch has mixed_precision={wanted}: "
+            "set one of them, to fp32, bf16 or fp16"
+        )
+    return dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, precision=wanted))
+
+
+def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor) -> PreTrainedModel:
+    """A fresh model of the recipe's family.
+
+    Args:
+        recipe: whose `model` section has fields of the configuration.
+        family: row of the registry.
+        task: of the recipe.
+        processor: what some fields follow from.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: if a field is unknown, of the wrong type, or not the recipe's to set.
+    """
+    config_class = family.config_class
+    fields = model_settings(recipe, family)
     fields |= task.model_fields(processor)
     preset = fields.pop("preset", None)
     try:
         config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
     except StrictDataclassError as error:
         raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
-    return family.model_class(family.head)(config)
+    return family.model_class(task.head)(config)
 
 
 def generation_config(recipe: Recipe, model: PreTrainedModel, longest: int) -> GenerationConfig:
@@ -107,7 +153,7 @@ def build_trainer(
     task: Task,
     model: PreTrainedModel,
     processor: Processor,
-    datasets: dict[str, Dataset],
+    datasets: dict[str, Dataset | IterableDataset],
     validation: Dataset,
     console: Console | None = None,
 ) -> ZooTrainer:
@@ -118,7 +164,7 @@ def build_trainer(
         task: of the recipe.
         model: to train.
         processor: saved with every checkpoint.
-        datasets: prepared `train` and `validation` splits.
+        datasets: prepared `train` and `validation` splits; a streamed `train` as it is read.
         validation: the rows that the validation split was made of.
         console: where to report to. Default: `None`, standard output.
 
@@ -151,6 +197,8 @@ def build_trainer(
         adam_epsilon=section.adam_epsilon,
         max_grad_norm=section.max_grad_norm,
         use_cpu=on_cpu,
+        # Every parameter has a gradient in every step: there is nothing to look for.
+        ddp_find_unused_parameters=False,
         bf16=section.precision == "bf16",
         fp16=section.precision == "fp16",
         activation_checkpointing=section.gradient_checkpointing,
@@ -164,6 +212,8 @@ def build_trainer(
         save_total_limit=max(section.save_total_limit, (section.average_last or 0) + 1),
         restore_callback_states_from_checkpoint=True,
         logging_steps=section.logging_steps,
+        # It would hide what ends the run here; of a step that is left out it keeps the loss out of the mean.
+        logging_nan_inf_filter=section.on_nonfinite == "skip",
         load_best_model_at_end=True,
         metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
         greater_is_better=not lower_is_better,
@@ -175,8 +225,32 @@ def build_trainer(
         use_cache=True,
         # Those that the recipe names are among the callbacks.
         report_to=[],
+        # A stream knows its place by itself.
+        ignore_data_skip=recipe.data.streaming,
     )
     train = datasets["train"]
+    rows, sampler_class = train, TokenBudgetBatchSampler
+    if recipe.data.shift_blocks:
+        if task.writes:
+            raise ValueError("data.shift_blocks=True is for language models: leave it out")
+        rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
+        # Which are full, as all shifted ones are.
+        train = train.select(range(len(rows)))
+    budget = {"max_tokens": section.batch_tokens, "max_rows": section.batch_rows, "seed": recipe.seed}
+    if recipe.data.streaming:
+        rows = batches = StreamedBatches(
+            train,
+            lambda buffer: task.prepare_buffer(buffer, processor),
+            lambda prepared: task.source_lengths(prepared, model),
+            buffer_size=recipe.data.buffer_size,
+            rank=arguments.process_index,
+            world_size=arguments.world_size,
+            **budget,
+        )
+    else:
+        lengths = task.source_lengths(train, model), task.target_lengths(train)
+        batches = sampler_class(*lengths, **budget, num_processes=arguments.world_size)
+    _check_sense(recipe, task, model)
     sampling = section.scheduled_sampling
     # What is wrong with a schedule is told now, not when training begins.
     own_schedule(section, model.config.hidden_size, 1)
@@ -189,14 +263,10 @@ def build_trainer(
         ema_decay=section.ema_decay,
         most_skipped=section.max_skipped_steps if section.on_nonfinite == "skip" else None,
         schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
-        batch_sampler=TokenBudgetBatchSampler(
-            task.source_lengths(train, model),
-            token_lengths(train, "labels"),
-            max_tokens=section.batch_tokens,
-            seed=recipe.seed,
-        ),
+        batch_sampler=batches,
         console=console,
-        train_dataset=train,
+        counted=task.counted,
+        train_dataset=rows,
         eval_dataset=datasets["validation"],
         data_collator=task.collator(processor),
         processing_class=processor,
@@ -206,6 +276,26 @@ def build_trainer(
             *reporters(section.report_to, Path(recipe.output) / LOGS),
         ],
     )
+
+
+def _check_sense(recipe: Recipe, task: Task, model: PreTrainedModel) -> None:
+    """Refuse what means nothing to a task or to its data."""
+    section, sampling = recipe.training, recipe.training.scheduled_sampling
+    if sampling.schedule != "none" and not task.generates:
+        raise ValueError(
+            f"training.scheduled_sampling.schedule={sampling.schedule!r} is for models that write: leave it out"
+        )
+    if model.config.label_smoothing and model.get_output_embeddings() is None:
+        raise ValueError(
+            f"label_smoothing={model.config.label_smoothing} is for models that predict words, and "
+            f"{type(model).__name__} doesn't: set training.label_smoothing=0"
+        )
+    if recipe.data.streaming and section.bpe_dropout:
+        raise ValueError(
+            f"training.bpe_dropout={section.bpe_dropout} needs texts that are held: leave out data.streaming"
+        )
+    if recipe.data.streaming and section.scheduler == EPOCH_DECAY:
+        raise ValueError(f"training.scheduler={EPOCH_DECAY!r} goes by epochs, and a stream has none")
 
 
 def reporters(names: list[str], folder: Path) -> list[TrainerCallback]:

@@ -15,7 +15,7 @@ def recipe_folder() -> Path:
 
 def shipped_recipes() -> dict[str, Path]:
     """Names and files of the shipped recipes."""
-    return {path.stem: path for path in sorted(recipe_folder().glob("*.yaml"))}
+    return {path.stem: path for path in sorted(recipe_folder().glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def find_recipe(name_or_path: str) -> Path:

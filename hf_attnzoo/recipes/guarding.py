@@ -98,6 +98,8 @@ class NonFiniteGuard(TrainerCallback):
         else:
             fault = f"the gradient's norm is {norm.item()}"
         rows = [row for place in places for row in self.trainer.rows_of_batch(place)]
+        if not rows:
+            return f"step {step}: {fault}, some rows behind the first {self.trainer.rows_streamed:,} of the stream"
         more = f" and {len(rows) - _ROWS} more" if len(rows) > _ROWS else ""
         texts = "; ".join(self._text(row) for row in rows[:_TEXTS])
         # Pairs that were too long are counted too.
@@ -109,5 +111,7 @@ class NonFiniteGuard(TrainerCallback):
         if "caption" in row:
             return repr(row["caption"][:_WIDTH])
         sides = zip(("input_ids", "labels"), tokenizer_sides(processor), strict=True)
-        texts = [side.decode(row[name], skip_special_tokens=True) for name, side in sides if name in row]
+        # A label may be a class.
+        ids = [(side, row[name]) for name, side in sides if isinstance(row.get(name), list)]
+        texts = [side.decode(some, skip_special_tokens=True) for side, some in ids]
         return " → ".join(repr(text[:_WIDTH]) for text in dict.fromkeys(texts))

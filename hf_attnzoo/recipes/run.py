@@ -1,27 +1,35 @@
 """From a recipe to a trained, measured, drawn, saved and reloaded model."""
 
 import os
-import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import torch
 import transformers
-from datasets import Dataset, concatenate_datasets, disable_progress_bars
+from datasets import Dataset, IterableDataset, concatenate_datasets, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
 
-from ..data import SPLITS, token_lengths
+from ..data import CAPTION_SOURCES, SOURCES, SPLITS, token_lengths
 from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
-from .building import build_model, build_trainer, generation_config
+from .building import build_model, build_trainer, generation_config, heed_launcher
+from .disk import discard
 from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest
-from .tasks import make_task, trainable
+from .starting import starting_model, starting_point, starting_processor
+from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
 from .trainer import ZooTrainer
+
+# Of a streamed training split: what is shown and what tells one run's data from another's.
+_HEAD = 100
+# Rows of a validation or test split: these are kept in memory while the training split is streamed.
+_MOST_HELD = 100_000
 
 
 @dataclass(frozen=True)
@@ -62,32 +70,57 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         ValueError: if the recipe asks for something that doesn't exist, before any training.
     """
     console = console or make_console()
+    recipe = heed_launcher(recipe)
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     family = find_family(recipe)
-    task = make_task(family.task, recipe)
+    task = make_task(recipe.task or family.task, recipe)
+    task.check()
     set_seed(recipe.seed)
     disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     output = Path(recipe.output)
 
     rows = load_splits(recipe, task)
+    # Of a stream the first rows stand for all where those have to be looked at.
+    stream = rows["train"] if recipe.data.streaming else None
+    if stream is not None:
+        rows["train"] = _held(stream.take(_HEAD), data_name(recipe), "train")
     for split, some in rows.items():
-        say(console, f"{split}: {len(some):,} {task.card.unit}, such as {task.show(some[0])}")
-    processor = task.build_processor(rows["train"])
+        count = "a stream of" if split == "train" and stream is not None else f"{len(some):,}"
+        say(console, f"{split}: {count} {task.card.unit}, such as {task.show(some[0])}")
+    learnt = rows["train"] if stream is None else stream
+    if recipe.tokenizer.train_rows is not None:
+        learnt = _part(learnt, "take", recipe.tokenizer.train_rows, "train")
     digests = {split: task.digest(some) for split, some in rows.items()}
     datasets = {}
-    for split in SPLITS:
-        datasets[split], rows[split] = task.prepare(rows[split], processor)
-    model = build_model(recipe, family, task, processor)
-    longest = int(token_lengths(datasets["train"], "labels").max())
-    model.generation_config = generation_config(recipe, model, longest)
+    with starting_point(recipe, family) as start:
+        if start is None:
+            processor = task.build_processor(learnt)
+        else:
+            processor = starting_processor(start, recipe, task, learnt, console)
+            digests["pretrained"] = start.digest()
+        for split in SPLITS:
+            if split == "train" and stream is not None:
+                datasets[split] = stream
+                continue
+            datasets[split], rows[split] = task.prepare(rows[split], processor)
+            if split != "train":
+                datasets[split] = task.for_evaluation(datasets[split], processor)
+        if start is None:
+            model = build_model(recipe, family, task, processor)
+        else:
+            model = starting_model(start, recipe, family, task, processor, console)
+    if task.generates:
+        longest = _longest_target(recipe, datasets["train"])
+        model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     task.rehearse(trainer)
-    checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero())
+    with trainer.accelerator.main_process_first():
+        checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
     if recipe.training.average_last is not None:
         average_last(trainer, recipe.training.average_last)
@@ -96,8 +129,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     if outcome is None:
         return RunResult(output / MODEL, {}, [], seconds)
 
-    # The trainer fills the generation settings with defaults for its own use.
-    model.generation_config = generation_config(recipe, model, longest)
+    model = trainer.whole_model
+    if task.generates:
+        # The trainer fills the generation settings with defaults for its own use.
+        model.generation_config = generation_config(recipe, model, longest)
     model.eval()
     shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outcome.outputs))))
     outputs = outcome.outputs[: len(shown)]
@@ -113,7 +148,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         license=recipe.license,
         data_name=data_name(recipe),
         data_license=recipe.data.license,
-        rows={split: len(prepared) for split, prepared in datasets.items()},
+        rows={
+            split: task.size(prepared, rows[split]) if prepared is not stream else trainer.rows_streamed
+            for split, prepared in datasets.items()
+        },
         parameters=parameters,
         vocabulary=task.vocabulary(processor),
         steps=trainer.state.global_step,
@@ -125,9 +163,14 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         example=task.example(rows["test"]),
         recipe=recipe.to_yaml(),
         has_map=len(pictured) > 0,
+        pretrained=recipe.pretrained.model,
+        evaluations=evaluations(trainer.state.log_history),
+        best_metric=recipe.evaluation.best_metric,
+        hub_datasets=hub_datasets(recipe),
+        attends=hasattr(model.config, "num_attention_heads") or getattr(model.config, "attention", "none") != "none",
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
-    shutil.rmtree(output / CHECKPOINTS)
+    discard(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, task, model, processor, shown, outputs, console)
     command = task.next_command(folder, rows["test"])
@@ -149,6 +192,15 @@ def find_family(recipe: Recipe) -> Family:
             f"did you mean {nearest(recipe.family, FAMILIES)!r}?"
         )
     family = FAMILIES[recipe.family]
+    if recipe.task is not None:
+        if recipe.task not in trainable():
+            raise ValueError(
+                f"task={recipe.task!r} is none of {', '.join(trainable())}; "
+                f"did you mean {nearest(recipe.task, trainable())!r}?"
+            )
+        if task_class(recipe.task).head not in family.config_class.auto_classes:
+            raise ValueError(f"task={recipe.task!r} needs a head that family={recipe.family!r} has not")
+        return family
     if family.task not in trainable():
         names = ", ".join(name for name, other in FAMILIES.items() if other.task in trainable())
         raise ValueError(
@@ -166,11 +218,13 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
         task: of the recipe.
 
     Returns:
-        `train`, `validation` and `test`.
+        `train`, `validation` and `test`; `train` is an `IterableDataset` with `data.streaming`.
 
     Raises:
-        ValueError: if no source is named, or a split is empty or streamed.
+        ValueError: if no source is named, a split is empty, or streamed without being meant to.
     """
+    if recipe.data.streaming:
+        task.check_stream()
     splits = {}
     for split in SPLITS:
         parts = []
@@ -180,13 +234,53 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
             whole = source != recipe.data.source and "source" in getattr(recipe.data, split) and os.path.isfile(source)
             arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
             arguments.pop("source", None)
-            parts.append(task.load(source, training=split == "train", **arguments))
-            if not isinstance(parts[-1], Dataset):
-                raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: leave out streaming")
-            if len(parts[-1]) == 0:
+            skip, take = (arguments.pop(name, None) for name in ("skip", "take"))
+            if recipe.data.streaming:
+                arguments["streaming"] = True
+            rows = task.load(source, training=split == "train", **arguments)
+            if not isinstance(rows, Dataset) and not recipe.data.streaming:
+                raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: set data.streaming=true")
+            for name, number in (("skip", skip), ("take", take)):
+                if number is not None:
+                    rows = _part(rows, name, number, split)
+            if recipe.data.streaming and split != "train":
+                rows = _held(rows, source, split)
+            if isinstance(rows, Dataset) and len(rows) == 0:
                 raise ValueError(f"data: the {split} split of {source!r} is empty")
+            parts.append(rows)
         splits[split] = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
     return splits
+
+
+def _part(rows: Dataset | IterableDataset, name: str, number: int, split: str) -> Dataset | IterableDataset:
+    """Rows without the first ones (`skip`), or the first ones alone (`take`)."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < (1 if name == "take" else 0):
+        raise ValueError(f"data.{split}.{name}={number!r} must be a number of rows")
+    if isinstance(rows, Dataset):
+        number = min(number, len(rows))
+    return rows.skip(number) if name == "skip" else rows.take(number)
+
+
+def _held(rows: Dataset | IterableDataset, source: str, split: str) -> Dataset:
+    """The rows of a stream that is short enough to be held in memory."""
+    if isinstance(rows, Dataset):
+        return rows
+    held = list(islice(rows, _MOST_HELD + 1))
+    if not held:
+        raise ValueError(f"data: the {split} split of {source!r} is empty")
+    if len(held) > _MOST_HELD:
+        raise ValueError(
+            f"data: the {split} split of {source!r} has more than {_MOST_HELD:,} rows, and is read in "
+            f"full: set data.{split}.take"
+        )
+    return Dataset.from_list(held, features=rows.features)
+
+
+def _longest_target(recipe: Recipe, train: Dataset | IterableDataset) -> int:
+    if isinstance(train, Dataset):
+        return int(token_lengths(train, "labels").max())
+    data = recipe.data
+    return data.max_target_length or data.block_size or _HEAD
 
 
 def _sources(recipe: Recipe, split: str) -> list[str]:
@@ -204,6 +298,35 @@ def data_name(recipe: Recipe) -> str:
     return ", ".join(dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split)))
 
 
+def hub_datasets(recipe: Recipe) -> list[str]:
+    """Names of the recipe's sources that are neither built in nor here, and so were had from the Hub."""
+    sources = dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split))
+    built_in = SOURCES.keys() | CAPTION_SOURCES.keys()
+    return [source for source in sources if source not in built_in and not Path(source).expanduser().exists()]
+
+
+def evaluations(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Scores of the validation split during training.
+
+    Args:
+        history: the log of a trainer.
+
+    Returns:
+        For each evaluation its `step` and scores, `loss` among them; one that was made again after a restart counts
+        once.
+    """
+    found = {}
+    for entry in history:
+        if "eval_loss" in entry:
+            scores = {
+                key.removeprefix("eval_"): value
+                for key, value in entry.items()
+                if key.startswith("eval_") and not key.endswith(("runtime", "per_second"))
+            }
+            found[entry["step"]] = {"step": entry["step"], **scores}
+    return list(found.values())
+
+
 def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     """Train, or go on from a checkpoint; the model has the weights of the best checkpoint afterwards.
 
@@ -214,11 +337,13 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     """
     if checkpoint is None:
         trainer.train()
+        trainer.gather_model()
         return
     say(trainer.progress_report.console, f"going on from {checkpoint}")
     state = read_state(checkpoint)
     if not has_ended(state):
         trainer.train(resume_from_checkpoint=str(checkpoint))
+        trainer.gather_model()
         return
     load_best(trainer.model, state, checkpoint)
     trainer.state = state

@@ -1,8 +1,6 @@
 """The folder that a run leaves, and the proof that it holds what was trained."""
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +9,10 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import PreTrainedModel, pipeline
 
-from ..hub import RunFacts, model_card
+from ..hub import RunFacts, check_card, model_card, plot_curve
+from ..hub.card import metric_name
 from ..registry import Family
+from .disk import discard, scratch_folder, writing
 from .reporting import say
 from .resume import METRICS
 from .tasks.base import Processor, Task
@@ -40,20 +40,27 @@ def save_run(
         rows: the test split.
         pictured: rows to draw the attention of, or None.
     """
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    # With the pipeline's code, so that the folder is a pipeline also where this package isn't installed.
-    pipe = pipeline(family.pipelines[0], model=model, device=model.device, **task.parts(processor))
-    pipe.save_pretrained(scratch)
-    model_card(facts).save(scratch / "README.md")
-    metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps, "seconds": facts.seconds}
-    (scratch / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    task.write_extras(rows, scratch)
-    if pictured is not None:
-        task.draw(model, processor, pictured, scratch / "attention.png")
-    # A folder can't replace a full one in a single move.
-    shutil.rmtree(folder, ignore_errors=True)
-    scratch.rename(folder)
+    scratch = scratch_folder(folder)
+    with writing(folder):
+        # With the pipeline's code, so that the folder is a pipeline also where this package isn't installed.
+        pipe = pipeline(task.card.pipeline, model=model, device=model.device, **task.parts(processor))
+        pipe.save_pretrained(scratch)
+        model_card(facts).save(scratch / "README.md")
+        metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps}
+        metrics["seconds"] = facts.seconds
+        text = json.dumps(metrics, indent=2, ensure_ascii=False) + "\n"
+        (scratch / METRICS).write_text(text, encoding="utf-8")
+        task.write_extras(rows, scratch)
+        if pictured is not None:
+            task.draw(model, processor, pictured, scratch / "attention.png")
+        if facts.evaluations:
+            metric = facts.best_metric
+            curve = scratch / "curve.png"
+            plot_curve(facts.loss_curve, facts.evaluations, curve, metric=metric, name=metric_name(metric))
+        check_card(scratch / "README.md")
+        # A folder can't replace a full one in a single move. Between these the checkpoints still have the model.
+        discard(folder)
+        scratch.rename(folder)
 
 
 def check_reload(
@@ -81,15 +88,15 @@ def check_reload(
     Raises:
         RuntimeError: if a weight or the inputs made of a row differ.
     """
-    loaded = getattr(transformers, family.head).from_pretrained(folder)
+    loaded = getattr(transformers, task.head).from_pretrained(folder)
     weights, loaded_weights = model.state_dict(), loaded.state_dict()
     for name in weights.keys() | loaded_weights.keys():
         if name not in weights or name not in loaded_weights or not loaded_weights[name].equal(weights[name].cpu()):
             raise RuntimeError(f"{folder}: {name} is not what was saved")
     loaded_processor = task.processor_class.from_pretrained(folder)
-    pipe = pipeline(family.pipelines[0], model=str(folder))
+    pipe = pipeline(task.card.pipeline, model=str(folder))
     auto_class = task.processor_class.__name__
-    agree = f"loaded back from {folder}: {family.head}, {auto_class} and pipeline({family.pipelines[0]!r}) agree"
+    agree = f"loaded back from {folder}: {task.head}, {auto_class} and pipeline({task.card.pipeline!r}) agree"
     if not outputs:
         say(console, agree)
         return
@@ -97,7 +104,7 @@ def check_reload(
     for name in before.keys() | after.keys():
         if name not in before or name not in after or not before[name].equal(after[name]):
             raise RuntimeError(f"{folder}: the saved {auto_class} makes other {name} of the first test rows")
-    by_hand = task.read(loaded_processor, loaded.generate(**after), rows)
+    by_hand = task.answer(loaded, loaded_processor, after, rows)
     answers = list(zip(outputs, by_hand, task.ask(pipe, rows), strict=True))
     differ = sum(len(set(same)) > 1 for same in answers)
     # Sampling draws anew, and elsewhere than on one device in one precision numbers are rounded otherwise.

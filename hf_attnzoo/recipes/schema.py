@@ -33,8 +33,15 @@ class DataSection:
         max_source_length: longest source, in tokens. None: no limit.
         max_target_length: longest target, in tokens. None: no limit.
         block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
+        shift_blocks: whether the blocks of the training split begin elsewhere in every epoch.
+        stride: tokens of a text that a window of it shares with the next, for question answering. None: 128, or half
+            of what a window has room for, if that is less.
         on_too_long: `raise`, `skip` or `truncate` a longer pair.
         license: licence of the data, for the model card; an identifier of the Hub, such as `cc-by-4.0`.
+        streaming: read the training split while training, a buffer at a time, for what is larger than the memory; the
+            other splits are read in full. Needs `training.max_steps`. Every split may have `skip` and `take`, how many
+            rows to pass over at its beginning and to read then.
+        buffer_size: rows of a streamed split that are read at a time, and shuffled and put into batches together.
     """
 
     source: str | None = None
@@ -45,8 +52,12 @@ class DataSection:
     max_source_length: int | None = None
     max_target_length: int | None = None
     block_size: int | None = None
+    shift_blocks: bool = False
+    stride: int | None = None
     on_too_long: str = "skip"
     license: str | None = None
+    streaming: bool = False
+    buffer_size: int = 10_000
 
 
 @strict
@@ -55,13 +66,16 @@ class TokenizerSection:
     """How texts become ids; see `hf_attnzoo.models.tokenization_attnzoo.train_tokenizer`.
 
     Args:
-        kind: `character`, `word`, `symbol`, `bpe` or `byte-bpe`, or two of them for source and target.
+        kind: `character`, `word`, `symbol`, `bpe` or `byte-bpe`, or two of them for source and target; `wordpiece` for
+            encoders.
         shared: one vocabulary for both languages.
         vocab_size: most entries, or two numbers for source and target.
         min_frequency: rarer words and characters become `<unk>`; or two numbers.
         lowercase: whether case is dropped; or two values.
         copy_slots: for a model with `copy: true`, how many different unknown words of a source can be copied. None:
             no words are matched, which does for a shared vocabulary.
+        train_rows: how many rows of the training split, the first ones, the vocabulary is learnt from. None: all,
+            which a streamed split can't give.
     """
 
     kind: str | list[str] = "bpe"
@@ -70,6 +84,48 @@ class TokenizerSection:
     min_frequency: int | list[int] = 1
     lowercase: bool | list[bool] = False
     copy_slots: int | None = None
+    train_rows: int | None = None
+
+
+@strict
+@dataclass
+class MaskingSection:
+    """What a masked language model is made to guess; see `hf_attnzoo.data.MaskingCollator`.
+
+    Args:
+        unit: what is chosen at once: a `token`, a `word` with all its tokens, or a `span` of words.
+        probability: share of the tokens that are chosen.
+        mask_share: share of these that become the mask.
+        random_share: share of these that become another word.
+    """
+
+    unit: str = "token"
+    probability: float | int = 0.15
+    mask_share: float | int = 0.8
+    random_share: float | int = 0.1
+
+
+@strict
+@dataclass
+class PretrainedSection:
+    """A checkpoint that the run starts from, rather than from random weights.
+
+    Args:
+        model: folder, or name on the Hub, of a model of the family, its head for another task left aside; or of one in
+            transformers' own format, or a training program's, that `attnzoo convert` reads. None: random weights. The
+            sizes are the checkpoint's, and the `model` section holds what shall be otherwise, such as `dropout`.
+        revision: commit, branch or tag on the Hub.
+        tokenizer: `keep` the checkpoint's, and don't look at the `tokenizer` section; `extend` it with what it has no
+            entry for in the training data; or `train` one as the `tokenizer` section says, with embeddings that start
+            anew.
+        added_tokens: most entries that `extend` adds to a vocabulary, those that occur most often, and at least
+            `tokenizer.min_frequency` times.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    tokenizer: str = "keep"
+    added_tokens: int = 1000
 
 
 @strict
@@ -105,6 +161,7 @@ class TrainingSection:
         max_steps: optimiser steps; -1 goes by `epochs`.
         epochs: passes over the training data, where `max_steps` is -1.
         batch_tokens: padded tokens of a batch on one device, source and target together.
+        batch_rows: most rows of a batch on one device. None: as many as `batch_tokens` holds.
         gradient_accumulation_steps: batches per optimiser step.
         optimizer: name in transformers' `OptimizerNames`, such as `adamw_torch_fused`, `adafactor` or `sgd`; or
             `adadelta`, with rho 0.95 and epsilon 1e-6 as Bahdanau et al. (2015) had it, whose learning rate is 1.
@@ -152,6 +209,7 @@ class TrainingSection:
     max_steps: int = -1
     epochs: float | int = 10
     batch_tokens: int = 4000
+    batch_rows: int | None = None
     gradient_accumulation_steps: int = 1
     optimizer: str = "adamw_torch_fused"
     optimizer_options: dict[str, Any] = field(default_factory=dict)
@@ -190,11 +248,13 @@ class EvaluationSection:
     """What is measured.
 
     Args:
-        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`; of another any of
-            `exact_match`, `sequence_error_rate`, `token_error_rate`, `token_accuracy`, `bleu`,
-            `chrf`.
+        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of a
+            masked one any of `cross_entropy`, `perplexity`, `masked_accuracy`; of a classifier any of `accuracy`,
+            `f1`, `mcc`; of what answers questions `exact_match` and `f1`; of another any of `exact_match`,
+            `sequence_error_rate`, `token_error_rate`, `word_error_rate`, `character_error_rate`,
+            `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
         best_metric: which of them chooses the best checkpoint.
-        tokenize: tokens of BLEU and of the token scores: `13a`, `intl`, `zh`, `char` or `none`.
+        tokenize: tokens of BLEU, GLEU and the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.
         samples: translations to print and to put into the card.
         maps: how many of them to draw the attention of.
@@ -217,11 +277,14 @@ class Recipe:
         name: of the run, and of the model in its card.
         family: a row of `hf_attnzoo.FAMILIES`.
         output: folder that the run writes to.
+        task: what it is trained for, one of `hf_attnzoo.recipes.tasks.trainable()`. None: what its family is for.
         seed: of weights, order and dropout.
         license: licence of the trained model, an identifier of the Hub.
         data: see `DataSection`.
         tokenizer: see `TokenizerSection`.
         model: fields of the family's configuration, and `preset` to start from one of its presets.
+        pretrained: see `PretrainedSection`.
+        masking: see `MaskingSection`.
         training: see `TrainingSection`.
         generation: what `generate()` is given, in evaluation and as the saved model's default. Without a limit of
             length, outputs have at most twice the tokens of the longest training target.
@@ -231,11 +294,14 @@ class Recipe:
     name: str
     family: str
     output: str
+    task: str | None = None
     seed: int = 0
     license: str = "apache-2.0"
     data: DataSection = field(default_factory=DataSection)
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     model: dict[str, Any] = field(default_factory=dict)
+    pretrained: PretrainedSection = field(default_factory=PretrainedSection)
+    masking: MaskingSection = field(default_factory=MaskingSection)
     training: TrainingSection = field(default_factory=TrainingSection)
     generation: dict[str, Any] = field(default_factory=dict)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
@@ -247,6 +313,7 @@ class Recipe:
 
 _CHOICES = {
     "data.on_too_long": ("raise", "skip", "truncate"),
+    "pretrained.tokenizer": ("keep", "extend", "train"),
     "training.precision": ("fp32", "bf16", "fp16"),
     "training.on_nonfinite": ("raise", "skip"),
     "training.scheduled_sampling.schedule": ("none", "linear", "exponential", "inverse_sigmoid"),
@@ -256,8 +323,13 @@ _LEAST = {
     "data.max_source_length": 1,
     "data.max_target_length": 1,
     "data.block_size": 2,
+    "data.stride": 0,
+    "data.buffer_size": 1,
     "tokenizer.copy_slots": 0,
+    "tokenizer.train_rows": 1,
+    "pretrained.added_tokens": 1,
     "training.batch_tokens": 1,
+    "training.batch_rows": 1,
     "training.gradient_accumulation_steps": 1,
     "training.learning_rate": 0,
     "training.warmup_steps": 0,
@@ -358,12 +430,44 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
             f"{where}: training.scheduled_sampling.k={sampling.k} must be {limit} for "
             f"training.scheduled_sampling.schedule={sampling.schedule!r}"
         )
+    if recipe.data.streaming:
+        check_stream(recipe, where)
     if recipe.evaluation.best_metric not in recipe.evaluation.metrics:
         raise ValueError(
             f"{where}: evaluation.best_metric={recipe.evaluation.best_metric!r} must be one of evaluation.metrics, "
             f"{', '.join(recipe.evaluation.metrics)}"
         )
     return recipe
+
+
+def check_stream(recipe: Recipe, where: str = "recipe") -> None:
+    """Refuse a recipe that wants to know of a stream what is known at its end alone.
+
+    Args:
+        recipe: with `data.streaming`.
+        where: what errors name.
+
+    Raises:
+        ValueError: naming what has to be said, or left out.
+    """
+    training = recipe.training
+    if training.max_steps == -1:
+        raise ValueError(f"{where}: data.streaming=True needs training.max_steps, since a stream's length isn't known")
+    if recipe.tokenizer.train_rows is None:
+        raise ValueError(
+            f"{where}: data.streaming=True needs tokenizer.train_rows, how many rows the vocabulary is learnt from"
+        )
+    for name, value in (
+        ("data.shift_blocks", recipe.data.shift_blocks),
+        ("training.bpe_dropout", training.bpe_dropout),
+    ):
+        if value:
+            raise ValueError(f"{where}: {name}={value} needs all of the data: leave it out with data.streaming=True")
+    if training.num_workers:
+        raise ValueError(
+            f"{where}: training.num_workers={training.num_workers} must be 0 with data.streaming=True: the process "
+            "that trains reads the stream, so that its place in it is known when training is resumed"
+        )
 
 
 def both_sides(value: Any) -> Any:

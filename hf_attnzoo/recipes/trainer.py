@@ -1,6 +1,7 @@
 """`Seq2SeqTrainer` with batches by token budget, evaluation on generated text, and progress that a person can read."""
 
 import copy
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -9,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils.dataclasses import get_module_class_from_name
 from rich.console import Console
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     ProgressCallback,
     Seq2SeqTrainer,
@@ -23,12 +26,14 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import PrinterCallback
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, EvalPrediction, TrainOutput
 
-from ..data import TokenBudgetBatchSampler
+from ..data import StreamedBatches, TokenBudgetBatchSampler
 from ..evaluation import generation_metrics
+from .disk import writing
 from .guarding import NonFiniteGuard
 from .reporting import ProgressReport, make_console
+from .resume import list_files
 from .scheduled_sampling import ScheduledSampling
 from .schema import EvaluationSection
 from .weight_average import WeightAverage
@@ -40,7 +45,7 @@ class ZooTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` on batches of a token budget.
 
     Args:
-        batch_sampler: of the training data, on one device.
+        batch_sampler: of the training data, on one device; a stream makes its batches itself, and is the dataset too.
         optimizer_cls_and_kwargs: see `Trainer`.
         schedule: from the optimiser steps of an epoch to a schedule that transformers lacks, or to None. Default:
             `None`, without one.
@@ -50,6 +55,7 @@ class ZooTrainer(Seq2SeqTrainer):
             weights as they are.
         most_skipped: steps with a loss or a gradient that isn't finite that are left out at most. Default: `None`, the
             first one stops the training.
+        counted: what its speed is told in, `target tokens` or, of all that is read, `tokens`.
         console: where to report to. Default: `None`, standard output.
         kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
@@ -57,7 +63,7 @@ class ZooTrainer(Seq2SeqTrainer):
     def __init__(
         self,
         *args: Any,
-        batch_sampler: TokenBudgetBatchSampler,
+        batch_sampler: TokenBudgetBatchSampler | StreamedBatches,
         optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
         schedule: Callable[[int], Callable[[int], float] | None] | None = None,
         train_collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]] | None = None,
@@ -65,9 +71,21 @@ class ZooTrainer(Seq2SeqTrainer):
         ema_decay: float | None = None,
         most_skipped: int | None = None,
         console: Console | None = None,
+        counted: str = "target tokens",
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.counted = counted
+        self._model_class = type(self.model)
+        self._whole_model: PreTrainedModel | None = None
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            # They work on every weight where it is, and there it is only in parts.
+            options = {"ema_decay": ema_decay, "scheduled_sampling": scheduled_sampling, "on_nonfinite": most_skipped}
+            for name, value in options.items():
+                if value is not None:
+                    raise ValueError(f"training.{name} is not for models that are sharded: leave it out")
+        if self.is_fsdp_enabled:
+            self._choose_shards()
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
         # Seq2SeqTrainer doesn't pass it on.
@@ -88,16 +106,35 @@ class ZooTrainer(Seq2SeqTrainer):
         if self.weight_average is not None:
             self.add_callback(self.weight_average)
 
+    def _choose_shards(self) -> None:
+        plugin = self.accelerator.state.fsdp_plugin
+        if plugin.transformer_cls_names_to_wrap is None:
+            # A recurrent decoder takes a step for every token, and uses parts of it outside of it: its weights stay
+            # together from the first step to the last.
+            plugin.transformer_cls_names_to_wrap = [
+                name
+                for name in self.model._no_split_modules or ()
+                if not name.endswith(("Decoder", "DecoderStep")) and get_module_class_from_name(self.model, name)
+            ]
+
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """See `Trainer.train`."""
         self.resumed_from = resume_from_checkpoint
+        if self._streams and resume_from_checkpoint:
+            state = Path(resume_from_checkpoint, self._stream_file).read_text(encoding="utf-8")
+            self._batch_sampler.load_state_dict(json.loads(state))
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
             self.progress_report.close()
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of the training data, shared out over the processes by Accelerate."""
+        """Batches of the training data, shared out over the processes: by Accelerate, or by the stream itself."""
+        if self._streams:
+            pin_memory = self.args.dataloader_pin_memory
+            return DataLoader(
+                self._batch_sampler, batch_size=None, collate_fn=self._train_collator, pin_memory=pin_memory
+            )
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=self._batch_sampler,
@@ -108,8 +145,27 @@ class ZooTrainer(Seq2SeqTrainer):
         return self.accelerator.prepare(loader)
 
     @property
+    def rows_streamed(self) -> int | None:
+        """Rows that all processes have read for the steps so far; None where nothing is streamed."""
+        return self._batch_sampler.rows_read(self._batches_done) * self.args.world_size if self._streams else None
+
+    @property
+    def _streams(self) -> bool:
+        return isinstance(self._batch_sampler, StreamedBatches)
+
+    @property
+    def _batches_done(self) -> int:
+        return self.state.global_step * self.args.gradient_accumulation_steps
+
+    @property
+    def _stream_file(self) -> str:
+        return f"stream-{self.args.process_index}.json"
+
+    @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch."""
+        """Optimiser steps of an epoch; of a stream, whose epochs nobody counts, all steps."""
+        if self._streams:
+            return self.args.max_steps
         batches = -(-len(self._batch_sampler) // self.args.world_size)
         return -(-batches // self.args.gradient_accumulation_steps)
 
@@ -142,19 +198,27 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def start_epoch(self, epoch: int) -> None:
         """Order the batches for an epoch, also where a wrapper stands between the loader and the sampler."""
-        self._batch_sampler.set_epoch(epoch)
+        if not self._streams:
+            self._batch_sampler.set_epoch(epoch)
         if hasattr(self._train_collator, "set_epoch"):
+            # Masks, and what dropout does to words, differ from epoch to epoch.
             self._train_collator.set_epoch(epoch)
 
     def rows_of_batch(self, place: int) -> list[int]:
-        """Numbers in `train_dataset` of the rows of this process's batches of the step under way, the first at 0."""
+        """Numbers in `train_dataset` of the rows of this process's batches of the step under way, the first at 0.
+
+        Rows of a stream have no numbers.
+        """
+        if self._streams:
+            return []
         number = self.state.global_step % self.steps_per_epoch * self.args.gradient_accumulation_steps + place
         batches = list(self._batch_sampler)
         return batches[(number * self.args.world_size + self.args.process_index) % len(batches)]
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """One forward and backward pass; see `Trainer.training_step`."""
-        self.target_tokens_seen += int((inputs["labels"] != IGNORE_INDEX).sum())
+        counted = inputs["attention_mask"] if self.counted == "tokens" else inputs["labels"] != IGNORE_INDEX
+        self.target_tokens_seen += int(counted.sum())
         loss = super().training_step(model, inputs, *args, **kwargs)
         self.guard.see(loss)
         return loss
@@ -181,6 +245,42 @@ class ZooTrainer(Seq2SeqTrainer):
         self.guard.gradient_norm = super()._get_grad_norm(*args, **kwargs)
         return self.guard.gradient_norm
 
+    @property
+    def whole_model(self) -> PreTrainedModel:
+        """The model in one piece, as `gather_model` has left it."""
+        return self.model if self._whole_model is None else self._whole_model
+
+    def gather_model(self) -> None:
+        """Put the model together in the first process where training keeps a part of it in each.
+
+        For all processes to call, when training has ended.
+        """
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled) or self.model_wrapped is None:
+            return
+        weights = self.accelerator.get_state_dict(self.model_wrapped)
+        if self.is_world_process_zero():
+            self._whole_model = self._model_class(self.model.config)
+            self._whole_model.load_state_dict(weights)
+            if self.model.can_generate():
+                self._whole_model.generation_config = self.model.generation_config
+            self._whole_model.to(self.args.device)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with writing(folder):
+            super()._save_checkpoint(*args, **kwargs)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if self._streams:
+            state = json.dumps(self._batch_sampler.state_dict(self._batches_done))
+            Path(output_dir, self._stream_file).write_text(state, encoding="utf-8")
+        # What the parent does next calls the checkpoint complete and removes older ones: not before every process has
+        # written its part.
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            list_files(Path(output_dir))
+
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Every row once and in order, however many processes there are; see `Trainer.evaluation_loop`."""
         # Seq2SeqTrainer gathers the copies too that fill up the last batches of several processes.
@@ -191,6 +291,8 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         """Generate and score one batch; see `Seq2SeqTrainer.prediction_step`."""
+        if not self.args.predict_with_generate:
+            return super().prediction_step(*args, **kwargs)
         # The parent writes defaults, a max_length of 20 among them, into the model's own settings.
         settings = self.model.generation_config
         self.model.generation_config = copy.deepcopy(settings)
@@ -210,6 +312,9 @@ class _Hooks(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer.start_clock(state)
+        if state.global_step == 0 and args.world_size > 1:
+            # They begin with the same weights; what they drop and draw is not to be the same.
+            torch.manual_seed(args.seed + args.process_index)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -255,11 +360,17 @@ def text_metrics(
         evaluation: which scores.
         references: the targets, or lists of accepted ones, as texts. The labels wouldn't do: a rare word is `<unk>`
             there.
-        sources: the sources as texts, which copied words are taken from; see `decode_rows`.
+        sources: the sources as texts, which copied words are taken from, see `decode_rows`, and which GLEU compares
+            with.
 
     Returns:
         Function from generated ids to the scores.
+
+    Raises:
+        ValueError: if GLEU is asked for without sources.
     """
+    if "gleu" in evaluation.metrics and sources is None:
+        raise ValueError("evaluation.metrics has 'gleu', which is for corrections of texts")
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         scores = generation_metrics(
@@ -268,6 +379,7 @@ def text_metrics(
             lowercase=evaluation.lowercase,
             tokenize=evaluation.tokenize,
             names=evaluation.metrics,
+            sources=sources,
         )
         return {name: value for name, value in scores.items() if not name.endswith("_signature")}
 

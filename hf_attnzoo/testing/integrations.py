@@ -161,7 +161,7 @@ def check_remote_code(model: PreTrainedModel) -> None:
 
 
 def check_lora(model: PreTrainedModel) -> None:
-    """LoRA on all linear layers is neutral at first, trains, loads as saved, and merges to equal outputs. Needs `peft`."""
+    """LoRA on all linear layers is neutral at first, trains, loads as saved, merges to equal outputs. Needs `peft`."""
     from peft import LoraConfig, PeftModel, get_peft_model
 
     batch = training_batch(model)

@@ -201,21 +201,22 @@ def test_known_beams(tokenizer):
 
 
 def test_refusals(marian, tokenizer):
-    with pytest.raises(ValueError, match="no cross-attention weights"):
+    with pytest.raises(ValueError, match="no attention weights of this kind"):
         attention_map(Fake(attention=False), tokenizer, "ab")
     with pytest.raises(ValueError, match="num_return_sequences is 2"):
         attention_map(Fake(sequences=2), tokenizer, "ab")
     with pytest.raises(ValueError, match=r"head is 2; .* 2 heads"):
         attention_map(marian, tokenizer, SOURCE, "fed", head=2)
-    with pytest.raises(ValueError, match=r"layer is -3; .* 2 decoder layers"):
+    with pytest.raises(ValueError, match=r"layer is -3; .* 2 layers"):
         attention_map(marian, tokenizer, SOURCE, "fed", layer=-3)
     with pytest.raises(ValueError, match="text is a list"):
         attention_map(marian, tokenizer, ["ab"])
     with pytest.raises(ValueError, match=r"text_target is given.*num_beams"):
         attention_map(marian, tokenizer, "ab", "fed", num_beams=2)
-    decoder_only = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=False))
-    with pytest.raises(ValueError, match="only encoder-decoder"):
-        attention_map(decoder_only, tokenizer, "ab")
+    with pytest.raises(ValueError, match="kind='self': a MarianMTModel has cross, encoder, decoder attention"):
+        attention_map(marian, tokenizer, "ab", kind="self")
+    with pytest.raises(ValueError, match="text_pair='b' means nothing"):
+        attention_map(marian, tokenizer, "ab", text_pair="b")
 
 
 def test_half_precision(marian, tokenizer):

@@ -5,24 +5,16 @@ in turn: what else the machine does falls on all of them alike. `--quick` is a l
 if it can be imported. `--before FOLDER` adds the `hf_attnzoo/models` of another checkout, to see what a change brings.
 """
 
-import argparse
-import gc
 import importlib.util
-import json
-import os
-import platform
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+from timing import Row, load_models, measure, options_of, report, time_row
 
+# isort: split
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -262,19 +254,6 @@ def train_step(side: Side, batch: Batch) -> None:
     side.optimizer.step()
 
 
-def time_row(sides: dict[str, Side], work: Callable[[Side], object], rounds: int) -> dict[str, float]:
-    """Least CPU milliseconds per call. The first round warms up and does not count."""
-    least = dict.fromkeys(sides, float("inf"))
-    for turn in range(rounds + 1):
-        for name, side in sides.items():
-            gc.collect()
-            started = time.process_time()
-            work(side)
-            if turn > 0:
-                least[name] = min(least[name], 1000 * (time.process_time() - started))
-    return least
-
-
 def peak_memory(side: Side, batch: Batch) -> float:
     """MB (10^6 bytes) that torch's allocator holds at most in one forward and backward pass, beyond what it held."""
     side.optimizer.zero_grad()
@@ -291,16 +270,6 @@ def peak_memory(side: Side, batch: Batch) -> float:
     return most / 1e6
 
 
-def load_models(folder: Path) -> ModuleType:
-    """Another checkout's `hf_attnzoo/models` under another name."""
-    path = folder / "hf_attnzoo" / "models" / "__init__.py"
-    spec = importlib.util.spec_from_file_location("before", path, submodule_search_locations=[str(path.parent)])
-    package = importlib.util.module_from_spec(spec)
-    sys.modules["before"] = package
-    importlib.import_module("before.modeling_rnnsearch")
-    return package
-
-
 def make_sides(names: list[str], sizes: Sizes, before: Path | None) -> dict[str, Side]:
     sides: dict[str, Side] = {}
     for name in names:
@@ -313,20 +282,20 @@ def make_sides(names: list[str], sizes: Sizes, before: Path | None) -> dict[str,
         else:
             print("JoeyNMT can't be imported: left out")
     if before is not None:
-        sides["before"] = Ours(sizes, load_models(before))
+        sides["before"] = Ours(sizes, load_models(before, "modeling_rnnsearch"))
     return sides
 
 
-def make_rows(sizes: Sizes, rounds: int) -> dict[str, Callable[[dict[str, Side]], dict[str, float]]]:
+def make_rows(sizes: Sizes, rounds: int) -> dict[str, Row]:
     fixed = make_batch(sizes, sizes.batch, sizes.length, sizes.length)
     twice = make_batch(sizes, sizes.batch, 2 * sizes.length, 2 * sizes.length)
     padded = make_batch(sizes, sizes.batch, sizes.shortest, sizes.longest)
     few = make_batch(sizes, sizes.decode_batch, sizes.length, sizes.length)
 
-    def timed(work: Callable[[Side], object]) -> Callable[[dict[str, Side]], dict[str, float]]:
+    def timed(work: Callable[[Side], object]) -> Row:
         return lambda sides: time_row(sides, work, rounds)
 
-    def held(batch: Batch) -> Callable[[dict[str, Side]], dict[str, float]]:
+    def held(batch: Batch) -> Row:
         return lambda sides: {name: peak_memory(side, batch) for name, side in sides.items()}
 
     # Memory first, before anything has made an optimizer allocate.
@@ -353,58 +322,12 @@ def check_agreement(sides: dict[str, Side], sizes: Sizes) -> None:
             raise RuntimeError(f"{type(side).__name__} didn't write {sizes.steps} words for each of 4 sentences")
 
 
-def print_table(figures: dict[str, dict[str, float]], names: list[str]) -> None:
-    others = [name for name in names if name != "ours" and "ours" in names]
-    header = ["", *names, *(f"{name} / ours" for name in others)]
-    print("| " + " | ".join(header) + " |")
-    print("|---" * len(header) + "|")
-    for row, values in figures.items():
-        cells = [f"{values[name]:.0f}" for name in names]
-        ratios = [f"{values[name] / values['ours']:.2f}" for name in others]
-        print("| " + " | ".join([row, *cells, *ratios]) + " |")
-
-
-def describe_machine() -> dict[str, object]:
-    model = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), model)
-    return {
-        "processor": model,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sides", nargs="+", default=["ours", "naive", "joeynmt"])
-    parser.add_argument("--rows", nargs="+", default=[""], help="rows whose name contains one of these")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--before", type=Path, help="root of another checkout, as one more side")
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--json", type=Path, help="also write the figures, sizes and machine here")
-    options = parser.parse_args()
-
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    # Probabilities too small for a normal number slow a processor down, by chance and on any side.
-    torch.set_flush_denormal(True)
-    transformers.logging.set_verbosity_error()
+    options = options_of(__doc__, ["ours", "naive", "joeynmt"])
     sizes = QUICK if options.quick else Sizes()
     sides = make_sides(options.sides, sizes, options.before)
     check_agreement(sides, sizes)
-    figures = {}
-    for row, measure in make_rows(sizes, options.rounds).items():
-        if any(part in row for part in options.rows):
-            figures[row] = measure(sides)
-            print(row, {name: round(value, 1) for name, value in figures[row].items()}, flush=True)
-    print_table(figures, list(sides))
-    if options.json is not None:
-        report = {"machine": describe_machine(), "sizes": vars(sizes), "rounds": options.rounds, "figures": figures}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    report(measure(make_rows(sizes, options.rounds), sides, options.rows), sizes, options)
 
 
 if __name__ == "__main__":

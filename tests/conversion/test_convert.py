@@ -66,7 +66,7 @@ def test_what_is_missing_is_named(saved, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
         convert(tmp_path / "nowhere", tmp_path / "ours")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"no config\.json, and 0 files \.pt"):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json, no best\.ckpt, and 0 files \.ckpt or \.pt"):
         convert(tmp_path / "empty", tmp_path / "ours")
     (saved / "model.safetensors").rename(saved / "pytorch_model.bin")
     with pytest.raises(FileNotFoundError, match="safetensors alone, never from a pickle"):
@@ -135,8 +135,8 @@ def test_a_file_is_no_folder_to_write_to(saved, tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"model": [1, 2], "model_args": {}}, "must be mappings, got .*dict.*list"),
-        ({"model": {}, "model_args": [1]}, "must be mappings, got .*list.*dict"),
+        ({"model": [1, 2], "model_args": {}}, "model must be a mapping, got .*list"),
+        ({"model": {}, "model_args": [1]}, "model_args must be a mapping, got .*list"),
         ({"model": {"a": 3}, "model_args": {}}, "must hold tensors by their names"),
         ({"model": {1: torch.ones(1)}, "model_args": {}}, "must hold tensors by their names"),
     ],

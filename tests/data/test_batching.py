@@ -1,3 +1,5 @@
+from itertools import chain
+
 import numpy as np
 import pytest
 from accelerate import skip_first_batches
@@ -109,6 +111,55 @@ def test_accelerate_shards_it(processes):
         assert part[: len(whole) // processes] == whole[i::processes][: len(whole) // processes]
 
 
+@settings(deadline=None)
+@given(LENGTHS, st.integers(60, 200), st.integers(1, 4), st.integers(0, 3), st.booleans())
+def test_processes_share_out_what_one_process_would_take_in_turn(lengths, budget, processes, seed, shuffle):
+    source, target = map(list, zip(*lengths, strict=True))
+    options = {"max_tokens": budget, "seed": seed, "shuffle": shuffle}
+    alone = TokenBudgetBatchSampler(source, target, **options)
+    shared = TokenBudgetBatchSampler(source, target, **options, num_processes=processes)
+    for epoch in range(2):
+        alone.set_epoch(epoch)
+        shared.set_epoch(epoch)
+        one, many = list(alone), list(shared)
+        shards = [list(BatchSamplerShard(shared, processes, index)) for index in range(processes)]
+        # Every process makes the same number of steps, and the length promises it.
+        assert len({len(shard) for shard in shards}) == 1
+        assert len(many) == len(shared) == processes * -(-len(one) // processes) == processes * len(shards[0])
+        assert [batch for step in zip(*shards, strict=True) for batch in step] == many
+        assert all(len(batch) for batch in many)
+        for batch in many:
+            assert len(batch) * (max(source[i] for i in batch) + max(target[i] for i in batch)) <= budget
+        if max(map(len, one)) < processes:
+            continue
+        # No row twice in an epoch, and the steps before the last are those of one process.
+        assert sorted(row for batch in many for row in batch) == list(range(len(lengths)))
+        whole = len(one) // processes * processes
+        if sum(map(len, one[whole:])) >= processes:
+            assert many[:whole] == one[:whole]
+            assert sorted(chain(*many[whole:])) == sorted(chain(*one[whole:]))
+
+
+def test_what_is_left_at_the_end_is_divided():
+    # Batches of 1, 2 and 4 rows, see above.
+    lengths = [1, 5, 3, 1, 3, 1, 1], [2, 5, 3, 2, 3, 2, 2]
+    options = {"max_tokens": 12, "shuffle": False}
+    assert list(TokenBudgetBatchSampler(*lengths, **options, num_processes=2)) == [[1], [2, 4], [0, 3], [5, 6]]
+    assert list(TokenBudgetBatchSampler(*lengths, **options, num_processes=5)) == [[1], [2], [4], [0, 3], [5, 6]]
+    # One row is left for two processes: the longest batch comes last in its stead.
+    lone = TokenBudgetBatchSampler([3, 3, 1], max_tokens=6, shuffle=False, num_processes=3)
+    assert list(lone) == [[0], [1], [2]]
+    lone = TokenBudgetBatchSampler([3, 3, 2, 2, 1], max_tokens=6, max_rows=2, shuffle=False, num_processes=2)
+    assert list(lone) == [[0, 1], [4], [2], [3]]
+    # Nothing can be divided: one process reads what another does.
+    assert list(TokenBudgetBatchSampler([3, 2, 1], max_tokens=3, num_processes=2, max_rows=1, shuffle=False)) == [
+        [0],
+        [1],
+        [2],
+        [2],
+    ]
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_accelerate_sets_its_epoch(processes):
     expected = []
@@ -142,6 +193,7 @@ def test_accelerate_skips_in_it():
         (([1],), {"max_tokens": 0}, "max_tokens=0"),
         (([1],), {"max_tokens": 9, "max_rows": 0}, "max_rows=0"),
         (([-1],), {"max_tokens": 9}, "negative"),
+        (([1],), {"max_tokens": 9, "num_processes": 0}, "num_processes=0"),
     ],
 )
 def test_refuses_clearly(arguments, options, message):

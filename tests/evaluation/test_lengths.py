@@ -19,10 +19,12 @@ def test_bins_of_a_width():
     assert [each.exact_match for each in report] == [1, 0.5, 0]
     # Of positions: 1 of 1, 1 + 3 of 2 + 3, 1 of 4
     assert [each.token_accuracy for each in report] == pytest.approx([1, 4 / 5, 1 / 4])
-    # Two sentences, one right: any share may be drawn; drawn alone they have 1/2 and 3/3 of their positions
-    assert report[1].exact_match_interval == (0, 1)
-    assert report[1].token_accuracy_interval == (0.5, 1)
-    assert report[0].exact_match_interval == (1, 1)
+    # One right of two: Wilson's interval. Drawn alone they have 1/2 and 3/3 of their positions
+    assert report[1].intervals["exact_match"] == pytest.approx((0.0945, 0.9055), abs=1e-4)
+    assert report[1].intervals["token_accuracy"] == (0.5, 1)
+    # One right of one, 1 / (1 + 1.96 ** 2): a bootstrap would be certain of it
+    for name in ("exact_match", "token_accuracy"):
+        assert report[0].intervals[name] == pytest.approx((0.2065, 1), abs=1e-4)
 
 
 def test_bins_between_edges():
@@ -30,6 +32,34 @@ def test_bins_between_edges():
     assert [(each.low, each.high, each.count) for each in report] == [(1, 1, 1), (2, 3, 2), (4, 6, 1)]
     # Edges without a source in between make no bin
     assert [each.low for each in by_length(["a"], ["a"], ["a"], bins=(0, 1, 2, 3))] == [1]
+
+
+def test_any_score_by_length():
+    report = by_length(
+        ["a b c d", "a x", "", "w x y z"],
+        ["a b c d", "a b", "", "w x y z"],
+        ["a", "b", "c d", "e f"],
+        bins=1,
+        metrics=["bleu", "word_error_rate"],
+    )
+    # Of the n-grams 5/6, 3/4, 2/2, 1/1 match, and the texts are as long as the references; nothing in an empty text
+    assert report[0].scores["bleu"] == pytest.approx(100 * (5 / 6 * 3 / 4) ** 0.25)
+    assert report[0].scores["word_error_rate"] == pytest.approx(1 / 6)
+    assert report[1].scores == {"bleu": pytest.approx(100), "word_error_rate": 0}
+    (empty,) = by_length([""], [""], ["a"], metrics=["word_error_rate", "exact_match"])
+    assert empty.scores == {"exact_match": 1}
+    with pytest.raises(ValueError, match="'gleu', which draws"):
+        by_length(["a"], [["a", "b"]], ["a"], metrics=["gleu"])
+
+
+def test_the_scale_of_other_scores():
+    bins = [LengthBin(5, 9, 3, {"bleu": 20.0}, {}), LengthBin(10, 14, 1, {"bleu": 10.0}, {"bleu": (5.0, 30.0)})]
+    figure = plot_by_length({"model": [*bins, LengthBin(15, 19, 2, {}, {})]}, measure="bleu", counts=True)
+    above, below = figure.axes
+    assert above.get_ylim() == pytest.approx((0, 1.03 * 30))
+    assert above.get_ylabel() == "BLEU"
+    assert [bar.get_height() for bar in below.patches] == [3, 1]
+    assert [text.get_text() for text in below.texts] == ["3", "1"]
 
 
 def test_characters_and_case_and_references():
@@ -57,7 +87,13 @@ def test_refusals():
 
 def report(*scores, width=1):
     return [
-        LengthBin(start * width, start * width + width - 1, 10, score / 2, (0, score), score, (score - 0.05, score))
+        LengthBin(
+            start * width,
+            start * width + width - 1,
+            10,
+            {"exact_match": score / 2, "token_accuracy": score},
+            {"exact_match": (0, score), "token_accuracy": (score - 0.05, score)},
+        )
         for start, score in enumerate(scores, 1)
     ]
 

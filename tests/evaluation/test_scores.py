@@ -200,13 +200,24 @@ def test_interval_of_a_large_sample():
 
 
 def test_interval_of_a_ratio():
-    # Errors in proportion to length: the rate is the same in every draw. The mean of the rates would be, too, so
-    # a second sample tells a ratio of sums from it: 1 error in 1 token or 0 in 99
-    assert bootstrap_interval([1, 2, 5], [4, 8, 20]) == (0.25, 0.25)
+    # 1 error in 1 token or 0 in 99: a ratio of sums is not the mean of the rates
     low, high = bootstrap_interval([1, 0], [1, 99], level=0.4)
     assert (low, high) == (0.01, 0.01)
     # A draw without any token is left out
-    assert bootstrap_interval([0, 1], [0, 2]) == (0.5, 0.5)
+    assert bootstrap_interval([0, 1, 2], [0, 2, 2], level=0.999) == (0.5, 1)
+
+
+def test_interval_where_all_sentences_agree():
+    # Wilson's with z^2 = 3.841459: nothing wrong in 1,000 sentences, z^2 / (1000 + z^2)
+    assert bootstrap_interval([0] * 1000, [7] * 1000) == pytest.approx((0, 0.003827), abs=1e-6)
+    # All right, in sentences of different lengths: 10 / (10 + z^2)
+    assert bootstrap_interval(range(1, 11), range(1, 11)) == pytest.approx((0.722467, 1), abs=1e-6)
+    # A quarter, whatever is drawn: 0.390369 -+ 0.353533
+    assert bootstrap_interval([1, 2, 5], [4, 8, 20]) == pytest.approx((0.036836, 0.743902), abs=1e-5)
+    # One that weighs nothing is no trial
+    assert bootstrap_interval([0, 1], [0, 1]) == pytest.approx((0.206549, 1), abs=1e-6)
+    # Twice as many errors as tokens: 2 times 1 / (1 + z^2)
+    assert bootstrap_interval([6], [3]) == pytest.approx((2 * 0.206549, 2), abs=1e-5)
 
 
 def test_interval_is_seeded():
@@ -223,6 +234,7 @@ def test_interval_refuses():
         (([1, 2], [1]), "weights has shape"),
         (([1, 2], [1, -1]), "weights sum to"),
         (([1, 2], [0, 0]), "weights sum to"),
+        (([1, -2],), "values has -2"),
     ):
         with pytest.raises(ValueError, match=message):
             bootstrap_interval(*arguments)

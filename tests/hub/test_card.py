@@ -90,6 +90,8 @@ def test_metadata_survives_the_hub_s_own_reading(saved):
         assert result.task_type == "translation"
         assert result.dataset_type == result.dataset_name == "dates"
         assert result.dataset_split == "test"
+        assert result.metric_args == {"signature": facts().metrics[f"{result.metric_type}_signature"]}
+    assert "datasets" not in metadata
     # The Hub refuses a null anywhere.
     assert "null" not in json.dumps(metadata)
     card = ModelCard.load(path)
@@ -111,7 +113,7 @@ def test_the_card_tells_what_the_run_knows(saved):
     assert 'translate("5 March 2021")' in text
     assert table(text, "metric on the test split") == [
         ["exact match", "0.9877", "0.9800 to 0.9950", "`nrefs:1|case:mixed`"],
-        ["BLEU", "99.1235", "", "`nrefs:1|tok:char|version:2.6.0`"],
+        ["BLEU", "99.1235", "n/a", "`nrefs:1|tok:char|version:2.6.0`"],
     ]
     assert table(text, "source")[1] == ["6 mars 2021", "2021-03-06", "2021-03-07"]
     assert "`dates`: 30,000 train, 500 validation, 1,000 test pairs. Licence of the data: Unicode-3.0." in text
@@ -144,9 +146,29 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends(saved):
         assert [row[0] for row in rows][-1:] == [str(length)][: min(length, 1)]
 
 
+def test_the_validation_split_during_training(saved):
+    scores = [{"step": step, "bleu": 2.0 * step, "loss": 1 / step, "exact_match": 0.5} for step in range(10, 310, 10)]
+    text = saved(evaluations=scores, best_metric="exact_match").read_text()
+    assert "![Loss and score by step](curve.png)" in text
+    after = text.split("On the validation split: exact match chose the checkpoint.")[1]
+    rows = table(after, "step")
+    assert after.splitlines()[2] == "| step | loss | exact match | BLEU |"
+    assert rows[0] == ["10", "0.1000", "0.5000", "20.0000"]
+    assert rows[-1] == ["300", "0.0033", "0.5000", "600.0000"]
+    assert len(rows) <= 13
+
+
+def test_what_the_hub_can_not_take_is_no_metadata(saved):
+    metadata = metadata_load(saved(metrics={"perplexity": float("inf"), "perplexity_signature": "block:9"}))
+    assert "model-index" not in metadata
+    assert metadata_load(saved(attends=False))["tags"] == ["hf-attnzoo", "seq2seq"]
+    assert metadata_load(saved(hub_datasets=["bentrevett/multi30k"]))["datasets"] == ["bentrevett/multi30k"]
+
+
 def test_what_a_run_lacks_is_left_out(saved):
     text = saved(has_map=False, data_license=None, samples=[], intervals={}).read_text()
     assert "attention.png" not in text
+    assert "curve.png" not in text
     assert "Licence of the data" not in text
     assert "None" not in text
 

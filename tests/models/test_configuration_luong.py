@@ -45,6 +45,13 @@ REFUSED = {
         {"bidirectional": True, "reverse_source": True},
         ["bidirectional", "reverse_source=True", "both ways"],
     ),
+    "bridge_act": ({"bridge_act": "relu"}, ['bridge_act="relu"', 'bridge="copy"', "leave it out"]),
+    "bridge_act-zeros": ({"bridge_act": "relu", "bridge": "zeros"}, ['bridge_act="relu"', 'bridge="zeros"']),
+    "bridge_act-unknown": ({"bridge": "top", "bridge_act": "gelu"}, ["bridge_act='gelu'", "'tanh', 'relu'"]),
+    "attentional_act": ({"attentional_act": "relu"}, ["attentional_act='relu'", "'tanh', 'linear'"]),
+    "zeros-without-attention": ({"bridge": "zeros", "attention": "none"}, ['bridge="zeros"', "nothing of the source"]),
+    "attention_bias": ({"attention_bias": True, "attention": "none"}, ["attention_bias=True", 'attention="none"']),
+    "attentional_act-none": ({"attentional_act": "linear", "attention": "none"}, ['attentional_act="linear"']),
     "fed": ({"attention": "none", "input_feeding": True}, ["input_feeding=True", 'attention="none"', "nothing"]),
     "dot": (
         {"score": "dot", "encoder_hidden_size": 6, "hidden_size": 8, "bridge": "linear"},

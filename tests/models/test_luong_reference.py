@@ -98,17 +98,21 @@ class Reference:
 
     def cross(self, finals):
         """The states that the decoder begins with, layer by layer."""
+        layers, count = self.config.num_decoder_layers, len(finals[0])
         if self.config.bridge == "copy":
             return list(finals)
+        if self.config.bridge == "zeros":
+            return [tuple(torch.zeros(HIDDEN, dtype=torch.float64) for _ in range(count))] * layers
+        act = {"tanh": torch.tanh, "relu": lambda x: x * (x > 0)}[self.config.bridge_act]
+        if self.config.bridge == "top":
+            h = act(self.weight("decoder.bridge") @ finals[-1][0] + self.parameters["decoder.bridge.bias"])
+            return [(h,) * count] * layers
         kinds = []
         for kind in range(len(finals[0])):
             everything = torch.cat([final[kind] for final in finals])
             bias = self.parameters[f"decoder.bridge.{kind}.bias"]
-            kinds.append(torch.tanh(self.weight(f"decoder.bridge.{kind}") @ everything + bias))
-        return [
-            tuple(kind[layer * HIDDEN : (layer + 1) * HIDDEN] for kind in kinds)
-            for layer in range(self.config.num_decoder_layers)
-        ]
+            kinds.append(act(self.weight(f"decoder.bridge.{kind}") @ everything + bias))
+        return [tuple(kind[layer * HIDDEN : (layer + 1) * HIDDEN] for kind in kinds) for layer in range(layers)]
 
     def energy(self, h, annotation, position):
         """Equation 8, and the location-based score below it."""
@@ -119,6 +123,7 @@ class Reference:
             return h @ self.weight(f"{name}.key_proj") @ annotation
         if self.config.score == "concat":
             both = self.joined(f"{name}.query_proj", f"{name}.key_proj") @ torch.cat([h, annotation])
+            both = both + self.parameters.get(f"{name}.query_proj.bias", 0)
             return (self.parameters[f"{name}.v"] * torch.tanh(both)).sum()
         return (self.weight(f"{name}.location_proj")[position] * h).sum()
 
@@ -171,11 +176,14 @@ class Reference:
                 for weight, annotation in zip(alpha, annotations, strict=True):
                     context = context + weight * annotation
                 both = torch.cat([context, h])
-                attentional = torch.tanh(self.joined("decoder.context_proj", "decoder.state_proj") @ both)
+                attentional = self.joined("decoder.context_proj", "decoder.state_proj") @ both
+                attentional = attentional + self.parameters.get("decoder.state_proj.bias", 0)
+                if self.config.attentional_act == "tanh":
+                    attentional = torch.tanh(attentional)
                 seen["alpha"].append(torch.stack(alpha) if alpha else vector())
             fed = attentional
             attentional = self.kept * attentional
-            logits = self.head @ attentional
+            logits = self.head @ attentional + self.parameters.get("lm_head.bias", 0)
             loss = loss + torch.log(torch.exp(logits).sum()) - logits[word]
             seen["attentional"].append(attentional)
             seen["logits"].append(logits)
@@ -297,6 +305,13 @@ OPTIONS = {
     "linear-location": LINEAR | {"score": "location", "attention": "local-p", "input_feeding": True},
     "linear-bidirectional": LINEAR | {"bidirectional": True, "residual": True, "attention": "local-p"},
     "linear-of-one-size": {"bridge": "linear", "score": "dot"},
+    "linear-relu": LINEAR | {"bridge_act": "relu", "bidirectional": True},
+    "top": LINEAR | {"bridge": "top", "bidirectional": True, "input_feeding": True},
+    "top-gru-relu": LINEAR | {"bridge": "top", "bridge_act": "relu", "cell": "gru"},
+    "zeros": LINEAR | {"bridge": "zeros"},
+    "top-none": LINEAR | {"bridge": "top", "attention": "none"},
+    "biases": {"attention_bias": True, "head_bias": True, "score": "concat", "input_feeding": True},
+    "biases-linear": {"attention_bias": True, "attentional_act": "linear", "attention": "local-p"},
     "none": {"attention": "none"},
     "none-gru": {"attention": "none", "cell": "gru", "bidirectional": True},
     "none-stacked": TWO | {"attention": "none", "reverse_source": True, "source_vocab_size": SOURCE_VOCAB},

@@ -116,10 +116,11 @@ class Reference:
 
     def residual(self, name, vectors, sublayer):
         """3.1: LayerNorm(x + Sublayer(x)); or x + Sublayer(LayerNorm(x)). `sublayer(i, read)` is of position i."""
+        alpha = getattr(self.config, f"{name.split('.')[0]}_residual_scale")
         if self.config.norm_first:
             read = [self.normalised(f"{name}_norm", x) for x in vectors]
-            return [x + sublayer(i, read) for i, x in enumerate(vectors)]
-        return [self.normalised(f"{name}_norm", x + sublayer(i, vectors)) for i, x in enumerate(vectors)]
+            return [alpha * x + sublayer(i, read) for i, x in enumerate(vectors)]
+        return [self.normalised(f"{name}_norm", alpha * x + sublayer(i, vectors)) for i, x in enumerate(vectors)]
 
     def finish(self, side, vectors):
         return [self.normalised(f"{side}.stack.norm", x) for x in vectors] if self.config.norm_first else vectors
@@ -211,6 +212,8 @@ VARIANTS = {
     "apart": {"tie_word_embeddings": False, "source_vocab_size": SOURCE_VOCAB},
     "tied": {"source_vocab_size": SOURCE_VOCAB, "head_bias": True, "norm_first": True},
     "pre-norm": {"norm_first": True, "hidden_act": "gelu", "scale_embedding": False},
+    "deepnet": {"encoder_residual_scale": 1.4, "decoder_residual_scale": 0.5},
+    "scaled-pre-norm": {"norm_first": True, "decoder_residual_scale": 2},
     "learned": {"position_embeddings": "learned", "embedding_norm": True, "hidden_act": "gelu"},
     "concat": {"position_combination": "concat", "position_size": 3, "tie_word_embeddings": False},
     "learned-concat": {

@@ -15,6 +15,8 @@ from hf_attnzoo.recipes.reading import read_yaml, write_yaml
 from hf_attnzoo.recipes.schema import (
     DataSection,
     EvaluationSection,
+    MaskingSection,
+    PretrainedSection,
     Recipe,
     TokenizerSection,
     TrainingSection,
@@ -234,6 +236,8 @@ def test_a_recipe_written_with_every_default_is_the_same_recipe(write):
 SECTIONS = {
     "data": DataSection,
     "tokenizer": TokenizerSection,
+    "pretrained": PretrainedSection,
+    "masking": MaskingSection,
     "training": TrainingSection,
     "evaluation": EvaluationSection,
 }

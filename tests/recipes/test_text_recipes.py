@@ -11,11 +11,12 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from typer.testing import CliRunner
 
+from hf_attnzoo import train_tokenizer
 from hf_attnzoo.cli import app
+from hf_attnzoo.evaluation import TextLikelihood, row_losses
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
-from hf_attnzoo.recipes.tasks import language_modeling
-from hf_attnzoo.recipes.tasks.language_modeling import row_losses
+from hf_attnzoo.recipes.trainer import ZooTrainer
 
 MODELS = {
     "gpt": {
@@ -92,6 +93,19 @@ def test_the_scores_are_those_of_the_saved_model(text, tmp_path, family):
     assert result.metrics["perplexity"] == pytest.approx(math.exp(total / 200), rel=1e-4)
     assert result.metrics["bits_per_character"] == pytest.approx(total / 200 / math.log(2), rel=1e-5)
     assert result.metrics["cross_entropy_signature"] == "block:9|tokens:200"
+    # The same by the command. A block at a time, and not all in one batch
+    options = ["evaluate", str(result.model), str(text), "split=test", "--block-size", "9", "--batch-size", "3"]
+    done = CliRunner().invoke(app, [*options, "--json"])
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["tokens"] == 200
+    for name in ("cross_entropy", "perplexity", "bits_per_character", "bits_per_byte"):
+        # Every letter of the text is a byte
+        expected = result.metrics["bits_per_character" if name == "bits_per_byte" else name]
+        assert report[name] == pytest.approx(expected, rel=1e-5)
+        assert report[f"{name}_signature"] == "block:9|tokens:200"
+        low, high = report["intervals"][name]
+        assert low < expected < high
 
     prompt, goes_on, output = result.samples[0]
     # A block of the text: eight letters are no more than a prompt may have, so nothing is left to go on with.
@@ -137,7 +151,7 @@ def test_row_losses_by_hand():
 def test_a_lower_score_is_a_better_one(text, tmp_path, monkeypatch):
     # Rehearsed by nothing: the first is of step 2. The last is of the test split.
     scores = iter([3.0, 2.0, 2.5, 2.0, 1.0])
-    monkeypatch.setattr(language_modeling, "_scores", lambda *args: {"cross_entropy": next(scores)})
+    monkeypatch.setattr(TextLikelihood, "score", lambda *args: next(scores))
     changes = {"training__max_steps": 50, "training__patience": 2, "evaluation__metrics": ["cross_entropy"]}
     result = run_recipe(recipe(text, tmp_path / "run", **changes), Console(quiet=True))
     # Steps 2 and 4 are better than what was before them, 6 and 8 are not.
@@ -167,3 +181,52 @@ def test_what_can_not_be_done_is_refused_before_training(text, tmp_path, monkeyp
     monkeypatch.setattr(run_module, "train", lambda *args: pytest.fail("it went as far as training"))
     with pytest.raises(ValueError, match=re.escape(message)):
         run_recipe(recipe(text, tmp_path / "run", **changes), Console(quiet=True))
+
+
+class Killed(BaseException):
+    """Like a KeyboardInterrupt, but nobody else's."""
+
+
+def test_shifted_blocks_differ_between_epochs_and_go_on_where_they_were(text, tmp_path, monkeypatch):
+    seen, kill_at = [], None
+    step = ZooTrainer.training_step
+
+    def spy(trainer, model, inputs, *args, **kwargs):
+        if trainer.state.global_step + 1 == kill_at:
+            raise Killed
+        seen.append(inputs["input_ids"].tolist())
+        return step(trainer, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(ZooTrainer, "training_step", spy)
+    # 1600 letters are 200 blocks of 8, of which 199 fit wherever they begin; 66 to a batch, four batches an epoch.
+    changes = {"data__shift_blocks": True, "training__batch_tokens": 9 * 66, "training__max_steps": 10}
+    run_recipe(recipe(text, tmp_path / "whole", **changes), Console(quiet=True))
+    whole = seen.copy()
+    assert [len(batch) for batch in whole] != [66] * 10
+    epochs = [[tuple(row[1:]) for batch in whole[first : first + 4] for row in batch] for first in (0, 4)]
+    letters = train_tokenizer("character", [text.read_text()[:1600]], causal=True)
+    train = letters(text.read_text()[:1600], add_special_tokens=False)["input_ids"]
+    shifts = []
+    for rows in epochs:
+        found = [
+            shift
+            for shift in range(8)
+            if sorted(rows) == sorted(tuple(train[shift + 8 * row : shift + 8 * row + 8]) for row in range(199))
+        ]
+        assert len(found) == 1
+        shifts += found
+    assert shifts[0] != shifts[1]
+
+    seen.clear()
+    kill_at = 8
+    with pytest.raises(Killed):
+        run_recipe(recipe(text, tmp_path / "run", **changes), Console(quiet=True))
+    kill_at = None
+    run_recipe(recipe(text, tmp_path / "run", **changes), Console(quiet=True))
+    # Steps 1 to 7, then from the checkpoint at 6, in the middle of the second epoch.
+    assert seen == whole[:7] + whole[6:]
+
+
+def test_pairs_have_no_blocks_to_shift(recipe_content, tmp_path):
+    with pytest.raises(ValueError, match=r"data\.shift_blocks=True is for language models"):
+        run_recipe(build_recipe(recipe_content(tmp_path / "run", data__shift_blocks=True)), Console(quiet=True))

@@ -12,12 +12,25 @@ _TASKS = {
     "seq2seq": ("translation", "TranslationTask"),
     "causal-lm": ("language_modeling", "LanguageModelingTask"),
     "image-to-text": ("captioning", "CaptioningTask"),
+    "masked-lm": ("masked_language_modeling", "MaskedLanguageModelingTask"),
+    "text-classification": ("text_classification", "TextClassificationTask"),
+    "question-answering": ("question_answering", "QuestionAnsweringTask"),
 }
 
 
 def trainable() -> tuple[str, ...]:
     """The tasks of families that recipes can train."""
     return tuple(_TASKS)
+
+
+def task_class(name: str) -> "type[Task]":
+    """The class of a task.
+
+    Args:
+        name: one of `trainable()`.
+    """
+    module, cls = _TASKS[name]
+    return getattr(importlib.import_module(f".{module}", __name__), cls)
 
 
 def make_task(name: str, recipe: "Recipe") -> "Task":
@@ -27,5 +40,4 @@ def make_task(name: str, recipe: "Recipe") -> "Task":
         name: one of `trainable()`.
         recipe: of the run.
     """
-    module, cls = _TASKS[name]
-    return getattr(importlib.import_module(f".{module}", __name__), cls)(recipe)
+    return task_class(name)(recipe)

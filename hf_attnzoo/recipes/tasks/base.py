@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
+from ...data import token_lengths
 from ...hub import CardTexts
 from ..schema import Recipe
 from ..trainer import ZooTrainer
@@ -68,14 +69,31 @@ class Task(ABC):
     writes: ClassVar[bool] = True
     """Whether evaluation lets the model write, rather than looks at its loss."""
 
+    generates: ClassVar[bool] = True
+    """Whether the models have a `generate()` whose settings are the recipe's."""
+
+    counted: ClassVar[str] = "target tokens"
+    """What the speed of training is told in; see `ZooTrainer`."""
+
     own_data: ClassVar[str]
     """Command that trains on a person's own data."""
+
+    head: ClassVar[str]
+    """Auto class of the models."""
 
     processor_class: ClassVar[type]
     """Auto class that loads what `build_processor` makes."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
+
+    def check(self) -> None:
+        """Refuse what the recipe says that means nothing to the task.
+
+        Raises:
+            ValueError: naming the key.
+        """
+        return
 
     @abstractmethod
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
@@ -94,6 +112,15 @@ class Task(ABC):
     def build_processor(self, rows: Dataset) -> Processor:
         """What makes tensors of rows, learnt from the training split and from nothing else."""
 
+    def adopt(self, processor: Processor, config: dict[str, Any]) -> None:
+        """Make the processor of a checkpoint what the task needs, as far as it isn't; and learn from its configuration
+        what the task goes on with."""
+        return
+
+    @abstractmethod
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        """What a tokenizer is trained on: texts of one vocabulary, or of source and target."""
+
     @abstractmethod
     def vocabulary(self, processor: Processor) -> dict[str, int]:
         """Entries of each vocabulary, by what it is for."""
@@ -102,10 +129,26 @@ class Task(ABC):
     def model_fields(self, processor: Processor) -> dict[str, Any]:
         """Fields of the model's configuration that follow from the processor and from nothing else."""
 
+    def label_fields(self) -> dict[str, Any]:
+        """Fields of the model's configuration that follow from the classes in the training split; none."""
+        return {}
+
     @abstractmethod
     def prepare(self, rows: Dataset, processor: Processor) -> tuple[Dataset, Dataset]:
         """Rows as the collator takes them, with a column `labels`, and rows that samples are taken from: those that
         they were made of, one for each, where a row is a thing of its own."""
+
+    def prepare_buffer(self, rows: Dataset, processor: Processor) -> Dataset:
+        """Some rows of a stream as the collator takes them, with a column `labels`; maybe none are left."""
+        return self.prepare(rows, processor)[0]
+
+    def check_stream(self) -> None:
+        """Refuse to stream what may hold a row too long for a batch: it would stop a run that is under way.
+
+        Raises:
+            ValueError: naming the limit that is missing or too high.
+        """
+        raise ValueError(f"data.streaming=True: a family of {self.card.task_name.lower()} can't train on a stream")
 
     @abstractmethod
     def collator(self, processor: Processor) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
@@ -126,6 +169,18 @@ class Task(ABC):
     @abstractmethod
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
         """How many positions the encoder makes of each row, which with the target's fill the budget of a batch."""
+
+    def target_lengths(self, prepared: Dataset) -> np.ndarray:
+        """How many positions each row's target fills of the budget of a batch."""
+        return token_lengths(prepared, "labels")
+
+    def for_evaluation(self, prepared: Dataset, processor: Processor) -> Dataset:
+        """Prepared rows of the validation or the test split as they are scored."""
+        return prepared
+
+    def size(self, prepared: Dataset, rows: Dataset) -> int:
+        """How many of `card.unit` there are."""
+        return len(prepared)
 
     @abstractmethod
     def trainer_options(self, processor: Processor, validation: Dataset) -> dict[str, Any]:
@@ -178,6 +233,12 @@ class Task(ABC):
     @abstractmethod
     def read(self, processor: Processor, ids: torch.Tensor, rows: Dataset) -> list[str]:
         """The texts of what `generate()` gives for `inputs`."""
+
+    def answer(
+        self, model: PreTrainedModel, processor: Processor, inputs: dict[str, torch.Tensor], rows: Dataset
+    ) -> list[str]:
+        """What a model says of rows, by hand, from their `inputs` on its device."""
+        return self.read(processor, model.generate(**inputs), rows)
 
     @abstractmethod
     def ask(self, pipe: Any, rows: Dataset) -> list[str]:

@@ -1,6 +1,7 @@
 """From picture to text: images and their captions."""
 
 import hashlib
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class CaptioningTask(WritingTask):
         unit="pictures",
         sample_columns=("picture", "reference", "output"),
     )
+    head = "AutoModelForImageTextToText"
     processor_class = AutoProcessor
     own_data = "attnzoo train image-folder data.source=YOUR_FOLDER"
 
@@ -58,12 +60,12 @@ class CaptioningTask(WritingTask):
 
     def digest(self, rows: Dataset) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        stored = rows.select_columns(["image", "caption"]).cast_column("image", datasets.Image(decode=False))
-        for row in stored:
+        columns = [name for name in ("image", "caption", "captions") if name in rows.column_names]
+        for row in rows.select_columns(columns).cast_column("image", datasets.Image(decode=False)):
             image = row["image"]
             # A file counts by what is in it: another under the same name is another picture
             digest.update(image["bytes"] or Path(image["path"]).read_bytes())
-            digest.update(f"\0{row['caption']}\0".encode())
+            digest.update(json.dumps([row[name] for name in columns[1:]]).encode())
         return digest.hexdigest()
 
     def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
@@ -75,6 +77,9 @@ class CaptioningTask(WritingTask):
     def build_processor(self, rows: Dataset) -> ShowAttendTellProcessor:
         tokenizer = train_tokenizer(source_texts=rows["caption"], **one_vocabulary(self.recipe))
         return ShowAttendTellProcessor(ShowAttendTellImageProcessor(size=self._image_size()), tokenizer)
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return (list(rows["caption"]),)
 
     def _image_size(self) -> int:
         fields, config_class = self.recipe.model, FAMILIES[self.recipe.family].config_class

@@ -10,20 +10,15 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
-from torch.nn import functional
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data import Seq2SeqCollator, cut_blocks, load_texts
+from ...data import Seq2SeqCollator, cut_blocks, join_parts, load_texts
+from ...evaluation import LIKELIHOOD_METRICS, TextLikelihood, row_losses, score_interval
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer
 from ..schema import DataSection, EvaluationSection
 from ..trainer import IGNORE_INDEX, ZooTrainer
 from .base import Outcome, Task, one_vocabulary
-
-METRICS = ("cross_entropy", "perplexity", "bits_per_character")
-
-# e to the power of more than this is no floating-point number.
-_LARGEST_EXPONENT = 709
 
 # Of a sample: tokens of its prompt, and most samples.
 _PROMPT, _SAMPLES = 16, 100
@@ -43,6 +38,7 @@ class LanguageModelingTask(Task):
     )
     writes = False
     own_data = "attnzoo train shakespeare data.source=YOUR_TEXT.txt"
+    head = "AutoModelForCausalLM"
     processor_class = AutoTokenizer
 
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
@@ -57,7 +53,7 @@ class LanguageModelingTask(Task):
             digest.update(f"{text}\0".encode())
         return digest.hexdigest()
 
-    def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
+    def check(self) -> None:
         data, evaluation = self.recipe.data, self.recipe.evaluation
         for name, value, default in (
             ("data.max_source_length", data.max_source_length, None),
@@ -70,7 +66,19 @@ class LanguageModelingTask(Task):
                 raise ValueError(f"{name}={value} means nothing to a language model: leave it out")
         if data.block_size is None:
             raise ValueError("data.block_size is missing: set it to the tokens that the model reads at a time")
+
+    def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
         return train_tokenizer(source_texts=rows["text"], causal=True, **one_vocabulary(self.recipe))
+
+    def adopt(self, processor: PreTrainedTokenizerBase, config: dict[str, Any]) -> None:
+        if processor.pad_token_id is None:
+            # GPT-2 has no token for padding; what stands there is masked, and never predicted.
+            processor.pad_token = processor.eos_token
+        # A prompt goes on where it ends.
+        processor.padding_side = "left"
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return (list(rows["text"]),)
 
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return {"text": len(processor)}
@@ -79,6 +87,7 @@ class LanguageModelingTask(Task):
         return {"vocab_size": len(processor)}
 
     def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+        rows = join_parts(rows)
         blocks = cut_blocks(rows, processor, self.recipe.data.block_size)
         # Samples come from all over the text.
         step = max(1, len(blocks) // _SAMPLES)
@@ -89,7 +98,15 @@ class LanguageModelingTask(Task):
             "continuation": [processor.decode(ids[_PROMPT : 3 * _PROMPT], skip_special_tokens=True) for ids in some],
         }
         samples = Dataset.from_dict(halves).add_column("characters", [sum(map(len, rows["text"]))] * len(some))
-        return blocks, samples
+        return blocks, samples.add_column("bytes", [sum(len(text.encode()) for text in rows["text"])] * len(some))
+
+    def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+        return cut_blocks(join_parts(rows), processor, self.recipe.data.block_size)
+
+    def check_stream(self) -> None:
+        block, budget = self.recipe.data.block_size, self.recipe.training.batch_tokens
+        if block is not None and block > budget:
+            raise ValueError(f"training.batch_tokens={budget} must be at least data.block_size={block}")
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return _BlockCollator(processor)
@@ -99,19 +116,17 @@ class LanguageModelingTask(Task):
         return np.zeros(len(prepared), dtype=np.int64)
 
     def trainer_options(self, processor: PreTrainedTokenizerBase, validation: Dataset) -> dict[str, Any]:
-        characters = _characters(validation)
-
         def compute(prediction: EvalPrediction) -> dict[str, float]:
-            scores = _scores(prediction.predictions, characters)
-            return {name: scores[name] for name in self.recipe.evaluation.metrics}
+            likelihood = _likelihood(prediction.predictions, validation)
+            return {name: likelihood.score(name) for name in self.recipe.evaluation.metrics}
 
         return {"compute_metrics": compute, "preprocess_logits_for_metrics": row_losses}
 
     def rehearse(self, trainer: ZooTrainer) -> None:
         for name in self.recipe.evaluation.metrics:
-            if name not in METRICS:
+            if name not in LIKELIHOOD_METRICS:
                 raise ValueError(
-                    f"evaluation.metrics has {name!r}; those of a language model are {', '.join(METRICS)}"
+                    f"evaluation.metrics has {name!r}; those of a language model are {', '.join(LIKELIHOOD_METRICS)}"
                 )
         model = trainer.model.eval()
         block = torch.tensor([trainer.eval_dataset[0]["input_ids"]], device=model.device)
@@ -132,18 +147,22 @@ class LanguageModelingTask(Task):
         losses = trainer.predict(prepared).predictions
         if not trainer.is_world_process_zero():
             return None
-        scores = _scores(losses, _characters(rows))
+        likelihood = _likelihood(losses, rows)
         metrics: dict[str, float | str] = {}
+        intervals = {}
         for name in self.recipe.evaluation.metrics:
-            metrics[name] = scores[name]
+            metrics[name] = likelihood.score(name)
             metrics[f"{name}_signature"] = f"block:{self.recipe.data.block_size}|tokens:{int(losses[:, 1].sum())}"
+            interval = score_interval(likelihood.statistics(name), seed=self.recipe.seed)
+            if interval is not None and math.isfinite(interval[1]):
+                intervals[name] = interval
         shown = rows.select(range(min(self.recipe.evaluation.samples, len(rows))))
-        model = trainer.model.eval()
+        model = trainer.whole_model.eval()
         outputs = []
         if len(shown):
             inputs = {name: value.to(model.device) for name, value in self.inputs(processor, shown).items()}
             outputs = self.read(processor, model.generate(**inputs), shown)
-        return Outcome(metrics, {}, outputs)
+        return Outcome(metrics, intervals, outputs)
 
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
         return row["prompt"], row["continuation"], output
@@ -192,32 +211,6 @@ class _BlockCollator(Seq2SeqCollator):
         return batch
 
 
-def row_losses(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
-    """Sum of the losses of every row in nats, and how many they are: what evaluation keeps of the logits.
-
-    Args:
-        logits: of a causal model, shape `(B, T, V)`; the first of several outputs.
-        labels: shape `(B, T)`, -100 where nothing is predicted.
-
-    Returns:
-        Shape `(B, 2)`.
-    """
-    logits = logits[0] if isinstance(logits, tuple) else logits
-    losses = functional.cross_entropy(
-        logits[:, :-1].float().transpose(1, 2), labels[:, 1:], ignore_index=IGNORE_INDEX, reduction="none"
-    )
-    return torch.stack([losses.sum(dim=1), (labels[:, 1:] != IGNORE_INDEX).sum(dim=1)], dim=1)
-
-
-def _characters(rows: Dataset) -> int:
-    return rows[0]["characters"] if len(rows) else 0
-
-
-def _scores(losses: np.ndarray, characters: int) -> dict[str, float]:
-    total, tokens = losses.astype(np.float64).sum(axis=0)
-    mean = total / tokens
-    return {
-        "cross_entropy": float(mean),
-        "perplexity": math.exp(mean) if mean < _LARGEST_EXPONENT else math.inf,
-        "bits_per_character": float(total) / math.log(2) / max(characters, 1),
-    }
+def _likelihood(losses: np.ndarray, rows: Dataset) -> TextLikelihood:
+    first = rows[0] if len(rows) else {"characters": 0, "bytes": 0}
+    return TextLikelihood(losses, first["characters"], first["bytes"])

@@ -11,7 +11,15 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
-from ...data import BPEDropoutCollator, Seq2SeqCollator, load_source, references, token_lengths, tokenize_pairs
+from ...data import (
+    BPEDropoutCollator,
+    Seq2SeqCollator,
+    load_source,
+    references,
+    token_lengths,
+    tokenize_buffer,
+    tokenize_pairs,
+)
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import tokenizer_sides, train_tokenizer, vocabulary_sizes
 from ...registry import FAMILIES
@@ -32,6 +40,7 @@ class TranslationTask(WritingTask):
         sample_columns=("source", "reference", "output"),
     )
 
+    head = "AutoModelForSeq2SeqLM"
     processor_class = AutoTokenizer
 
     own_data = "attnzoo train parallel-text data.source=YOUR_PAIRS.tsv"
@@ -44,8 +53,9 @@ class TranslationTask(WritingTask):
 
     def digest(self, rows: Dataset) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for batch in rows.select_columns(["source", "target"]).iter(batch_size=10_000):
-            digest.update("\0".join([*batch["source"], *batch["target"], ""]).encode())
+        columns = [name for name in ("source", "target", "references") if name in rows.column_names]
+        for batch in rows.select_columns(columns).iter(batch_size=10_000):
+            digest.update(json.dumps([batch[name] for name in columns]).encode())
         return digest.hexdigest()
 
     def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
@@ -66,6 +76,9 @@ class TranslationTask(WritingTask):
             lowercase=both_sides(section.lowercase),
             copy_slots=section.copy_slots,
         )
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        return list(rows["source"]), list(rows["target"])
 
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return dict(zip(("source", "target"), vocabulary_sizes(processor), strict=True))
@@ -106,6 +119,21 @@ class TranslationTask(WritingTask):
             for side in ("source", "target"):
                 prepared = prepared.add_column(side, rows[side])
         return prepared, rows
+
+    def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+        data = self.recipe.data
+        return tokenize_buffer(rows, processor, data.max_source_length, data.max_target_length, data.on_too_long)
+
+    def check_stream(self) -> None:
+        data, budget = self.recipe.data, self.recipe.training.batch_tokens
+        for name in ("max_source_length", "max_target_length"):
+            if getattr(data, name) is None:
+                raise ValueError(f"data.streaming=True needs data.{name}: how long rows are isn't known beforehand")
+        if data.max_source_length + data.max_target_length > budget:
+            raise ValueError(
+                f"training.batch_tokens={budget} must be at least data.max_source_length="
+                f"{data.max_source_length} plus data.max_target_length={data.max_target_length}"
+            )
 
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return Seq2SeqCollator(processor)

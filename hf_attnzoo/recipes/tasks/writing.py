@@ -41,7 +41,7 @@ class WritingTask(Task):
         if self.recipe.data.block_size is not None:
             raise ValueError(f"data.block_size={self.recipe.data.block_size} is for language models: leave it out")
         evaluation = self.recipe.evaluation
-        generation_metrics(["a"], ["a"], tokenize=evaluation.tokenize, names=evaluation.metrics)
+        generation_metrics(["a"], ["a"], tokenize=evaluation.tokenize, names=evaluation.metrics, sources=["a"])
         model = trainer.model.eval()
         batch = trainer.data_collator([trainer.eval_dataset[0]])
         del batch["labels"]
@@ -57,8 +57,8 @@ class WritingTask(Task):
         if not trainer.is_world_process_zero():
             return None
         outputs = decode_rows(processor, predicted.predictions, self.source_texts(rows))
-        metrics, intervals = score(self.recipe, outputs, self.targets(rows))
-        more_metrics, more_intervals = self.more_scores(trainer.model, processor, rows)
+        metrics, intervals = score(self.recipe, outputs, self.targets(rows), self.source_texts(rows))
+        more_metrics, more_intervals = self.more_scores(trainer.whole_model, processor, rows)
         return Outcome(metrics | more_metrics, intervals | more_intervals, outputs)
 
     def read(self, processor: Processor, ids: torch.Tensor, rows: Dataset) -> list[str]:

@@ -1,0 +1,65 @@
+"""Folders that are there whole or not at all, and disks that are full."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+# What torch's writer says of a disk that is full holds one of these.
+_WRITER = ("inline_container", "PytorchStreamWriter", "file write failed")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write a folder; where that fails, tell which.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        OSError: if a file in it can't be written, whoever writes it and whatever that one raises.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(word in str(error) for word in _WRITER):
+            raise
+        place = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        free = shutil.disk_usage(place).free / 1e6
+        raise OSError(f"{path} can't be written: {error} ({free:,.0f} MB are free there)") from error
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder, at once to everybody's eyes: killed in the middle of it, no half of the folder stays behind.
+
+    Args:
+        folder: which need not be there.
+    """
+    doomed = folder.with_name(f".{folder.name}.removing")
+    shutil.rmtree(doomed, ignore_errors=True)
+    if folder.exists():
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def scratch_folder(folder: Path) -> Path:
+    """Where a folder is made that takes its place when it is whole; what a killed run has left there is removed.
+
+    Args:
+        folder: to be.
+    """
+    scratch = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(scratch, ignore_errors=True)
+    return scratch
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed runs have left of a folder that they were making or removing.
+
+    Args:
+        folder: the one that is left alone.
+    """
+    for state in ("removing", "writing"):
+        shutil.rmtree(folder.with_name(f".{folder.name}.{state}"), ignore_errors=True)
