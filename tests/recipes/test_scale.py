@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import scale_workers
 import torch
+import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from safetensors.torch import load_file

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...attention_maps import plot_grid, self_attention_map
+from ...attention_maps import attention_map, plot_grid
 from ...data import MaskingCollator, load_texts, masked_once, masking_blocks, tokenize_texts
 from ...evaluation import bootstrap_interval
 from ...hub import CardTexts
@@ -177,7 +177,7 @@ class MaskedLanguageModelingTask(EncoderTask):
         return json.dumps(rows[0]["text"] if len(rows) else "", ensure_ascii=False)
 
     def draw(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase, rows: Dataset, path: Path) -> None:
-        maps = [self_attention_map(model, processor, text) for text in rows["text"]]
+        maps = [attention_map(model, processor, text) for text in rows["text"]]
         plot_grid(maps, path, titles=[item.source_text for item in maps], columns=2, vmax=0.5)
 
     def inputs(self, processor: PreTrainedTokenizerBase, rows: Dataset) -> dict[str, Tensor]:

@@ -144,7 +144,10 @@ class TextClassificationTask(EncoderTask):
 
     def draw(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase, rows: Dataset, path: Path) -> None:
         maps = [
-            summary_attention_map(model, processor, row["text"], row.get("text_pair"), **self._cut()) for row in rows
+            summary_attention_map(
+                model, processor, row["text"], row.get("text_pair"), max_length=self._cut().get("max_length")
+            )
+            for row in rows
         ]
         plot_grid(maps, path, titles=[item.source_text for item in maps], columns=1, vmax=0.5)
 
