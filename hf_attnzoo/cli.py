@@ -352,12 +352,20 @@ def evaluate(
 @app.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="Folder of a saved model, or a file of a training program, such as ckpt.pt.")
+        Path,
+        typer.Argument(
+            help="Folder of a saved model (transformers, JoeyNMT), or a file of a training program: nanoGPT's "
+            "ckpt.pt, JoeyNMT's best.ckpt, OpenNMT-py's model_step_5000.pt."
+        ),
     ],
     target: Annotated[Path, typer.Argument(help="Folder to write.")],
     to: Annotated[str, typer.Option("--to", help="attnzoo, or transformers for the way back.")] = "attnzoo",
 ) -> None:
-    """Turn a checkpoint of another kind into one of the zoo, or one of the zoo into transformers' own."""
+    """Turn a checkpoint of another kind into one of the zoo, or one of the zoo into transformers' own.
+
+    GPT-2, BERT, RoBERTa, Marian and BART of transformers, nanoGPT, JoeyNMT 2 and OpenNMT-py 3; what has no place in
+    our models is refused by name.
+    """
     from transformers.utils import logging
 
     from .conversion import convert as convert_checkpoint

@@ -42,6 +42,8 @@ def shortened(arguments: list[str]) -> list[str]:
             arguments += SMALL.get(recipe, SHORT_DATA)
     if arguments[0] == "python" and "/studies/" in arguments[1]:
         small = [*SHORT_DATA, "training.max_steps=1", "training.eval_steps=1", "model.hidden_size=8"]
+        if arguments[1].endswith("path_length.py"):
+            small = ["--steps", "1", "--longest", "4", "--asked", "1"]
         arguments = [*arguments, *small, "--output", "."]
         arguments += ["--per-length", "2"] if arguments[1].endswith("bottleneck.py") else []
     return arguments
@@ -101,6 +103,7 @@ def test_readme_runs_from_top_to_bottom(folder):
     assert (folder / "where.png").is_file()
     assert (folder / "bottleneck.png").is_file()
     assert (folder / "luong_variants.png").is_file()
+    assert (folder / "path_length.png").is_file()
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

@@ -11,6 +11,7 @@ attention_map(bert, tokenizer, "the cat sat on the mat").to_html("heads.html")
 
 from .analysis import HeadSummary
 from .capture import attention_map, attention_rows, source_tokens
+from .encoder_maps import question_attention_map, summary_attention_map
 from .image_maps import ImageAttentionMap, find_peak, upsample
 from .maps import AttentionMap
 from .overlay import plot_overlay, plot_overlays
@@ -24,6 +25,8 @@ __all__ = [
     "plot_grid",
     "plot_overlay",
     "plot_overlays",
+    "summary_attention_map",
+    "question_attention_map",
     "attention_rows",
     "source_tokens",
     "upsample",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,14 +14,14 @@ from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
+    BatchEncoding,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProcessorMixin,
 )
-from transformers.utils import ModelOutput
 
 from ..models.image_processing_show_attend_tell import open_image, rgb_pixels
-from ..pipelines.generating import eager_attention
+from ..pipelines.generating import eager_attention, target_spans, token_spans
 from .analysis import choose
 from .image_maps import ImageAttentionMap
 from .maps import KINDS, AttentionMap
@@ -38,6 +38,7 @@ def attention_map(
     kind: str | None = None,
     layer: int | None = -1,
     head: int | None = None,
+    max_length: int | None = None,
     **generate_kwargs,
 ) -> AttentionMap | ImageAttentionMap:
     """Attention of a model: of what an encoder-decoder writes over what it reads, or of a text over itself.
@@ -59,7 +60,7 @@ def attention_map(
         text_target:
             The target text to force (teacher forcing) on an encoder-decoder. None lets the model write its own.
         text_pair:
-            The second text of a pair that an encoder reads together.
+            The second text of a pair that an encoder, or a decoder alone, reads together.
         caption:
             Another name for `text_target` where there is an image.
         kind:
@@ -69,6 +70,8 @@ def attention_map(
             Layer, 0-based, negative from the end; None averages all layers.
         head:
             Head of that layer, 0-based, negative from the end; None averages all heads.
+        max_length:
+            Tokens that a text which an encoder or a decoder alone reads is cut to. Default: `None`, it is read whole.
         **generate_kwargs:
             Given to `model.generate()`: `num_beams`, `do_sample`, `decoder_input_ids`, ... Not with `text_target`.
 
@@ -96,12 +99,14 @@ def attention_map(
         raise ValueError(f"text_target is given, so nothing is generated; remove {sorted(generate_kwargs)}")
     kind = _kind(model, kind, sees)
     if not model.config.is_encoder_decoder:
-        for name, value in (("text_target", text_target), ("text_pair", text_pair if kind == "decoder" else None)):
-            if value is not None:
-                raise ValueError(f"{name}={value!r} means nothing to a {type(model).__name__}: write it into text")
-        return _own_map(model, tokenizer, text, text_pair, kind, layer, head, generate_kwargs)
-    if text_pair is not None:
-        raise ValueError(f"text_pair={text_pair!r} means nothing to a {type(model).__name__}, an encoder-decoder")
+        if text_target is not None:
+            raise ValueError(
+                f"text_target={text_target!r} means nothing to a {type(model).__name__}: write it into text"
+            )
+        return _own_map(model, tokenizer, text, text_pair, max_length, kind, layer, head, generate_kwargs)
+    for name, value in (("text_pair", text_pair), ("max_length", max_length)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} means nothing to a {type(model).__name__}, an encoder-decoder")
 
     labels = None
     # What a slot of the target vocabulary stands for in this text
@@ -120,10 +125,12 @@ def attention_map(
         labels = encoding.get("labels")
         if getattr(tokenizer, "copy_slots", None) is not None:
             copied = tokenizer.copied_words(text)
+    if kind == "encoder":
+        layers = self_attentions(model.get_encoder(), {name: inputs[name] for name in ("input_ids", "attention_mask")})
+        names, spans = source_tokens(tokenizer, text), token_spans(encoding)
+        return AttentionMap(names, names, choose(layers, layer, head), text, text, kind, layers, spans, spans)
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     with _evaluating(model), eager_attention(model), torch.no_grad():
-        if kind == "encoder":
-            return _encoder_map(model, tokenizer, text, inputs, layer, head)
         if labels is None:
             target_ids, layers = _generate(model, inputs, generate_kwargs)
             if copied:
@@ -161,7 +168,7 @@ def attention_map(
         source_text=text,
         target_text=target_text,
         layers=layers,
-        source_spans=source_spans(tokenizer, text),
+        source_spans=None if sees else token_spans(encoding),
         target_spans=spans,
     )
 
@@ -189,6 +196,7 @@ def _own_map(
     tokenizer: PreTrainedTokenizerBase,
     text: str,
     text_pair: str | None,
+    max_length: int | None,
     kind: str,
     layer: int | None,
     head: int | None,
@@ -197,38 +205,45 @@ def _own_map(
     """Self-attention of a model that is an encoder or a decoder alone."""
     if generate_kwargs and kind == "encoder":
         raise ValueError(f"a {type(model).__name__} writes nothing; remove {sorted(generate_kwargs)}")
-    encoding = tokenizer(*_texts(text, text_pair), padding=False, return_tensors="pt").to(model.device)
-    whole = text if text_pair is None else f"{text} {text_pair}"
-    names, spans = source_tokens(tokenizer, text, text_pair), source_spans(tokenizer, text, text_pair)
-    with _evaluating(model), eager_attention(model), torch.no_grad():
-        if generate_kwargs:
-            ids = model.generate(**encoding, **generate_kwargs)
-            if len(ids) != 1:
-                raise ValueError(f"num_return_sequences is {len(ids)}; an attention map shows 1 sequence")
-            prompt = encoding["input_ids"].shape[1]
-            whole = tokenizer.decode(ids[0], skip_special_tokens=True)
-            names = [*names, *tokenizer.convert_ids_to_tokens(ids[0, prompt:].tolist())]
-            spans = target_spans(tokenizer, ids[0].tolist(), whole)
-            encoding = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        output = model(**encoding, output_attentions=True, return_dict=True)
-    layers = _arrays([weights[0] for weights in _require_weights([_attentions(output)], model)[0]])
+    texts = [text] if text_pair is None else [text, text_pair]
+    cut = {} if max_length is None else {"truncation": True, "max_length": max_length}
+    encoding = tokenizer(*texts, padding=False, return_tensors="pt", **cut)
+    whole = " ".join(texts)
+    names, spans = _tokens(tokenizer, encoding), token_spans(encoding, second=len(text) + 1)
+    inputs = dict(encoding.to(model.device))
+    if generate_kwargs:
+        prompt = inputs["input_ids"].shape[1]
+        with _evaluating(model), torch.no_grad():
+            ids = model.generate(**inputs, **generate_kwargs)
+        if len(ids) != 1:
+            raise ValueError(f"num_return_sequences is {len(ids)}; an attention map shows 1 sequence")
+        whole = tokenizer.decode(ids[0], skip_special_tokens=True)
+        names = [*names, *tokenizer.convert_ids_to_tokens(ids[0, prompt:].tolist())]
+        spans = target_spans(tokenizer, ids[0].tolist(), whole)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    layers = self_attentions(model, inputs)
     return AttentionMap(names, names, choose(layers, layer, head), whole, whole, kind, layers, spans, spans)
 
 
-def _encoder_map(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    inputs: dict[str, Tensor],
-    layer: int | None,
-    head: int | None,
-) -> AttentionMap:
-    """Self-attention of an encoder-decoder's encoder."""
-    read = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    output = model.get_encoder()(**read, output_attentions=True, return_dict=True)
-    layers = _arrays([weights[0] for weights in _require_weights([_attentions(output)], model)[0]])
-    names, spans = source_tokens(tokenizer, text), source_spans(tokenizer, text)
-    return AttentionMap(names, names, choose(layers, layer, head), text, text, "encoder", layers, spans, spans)
+def self_attentions(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[np.ndarray, ...]:
+    """What a text attends to of itself.
+
+    Args:
+        model:
+            An encoder or a decoder, put in eval mode and on eager attention during the call.
+        inputs:
+            Of one text of T tokens: `input_ids` and what goes with them, each of shape `(1, T)`.
+
+    Returns:
+        Weights of shape `(heads, T, T)` for each layer.
+
+    Raises:
+        ValueError: the model returns none.
+    """
+    inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+    with _evaluating(model), eager_attention(model), torch.no_grad():
+        output = model(**inputs, output_attentions=True, return_dict=True)
+    return _arrays(_require_weights([getattr(output, "attentions", None)], model)[0], row=0)
 
 
 def attention_rows(
@@ -266,72 +281,21 @@ def attention_rows(
     return [row[:length] for row, length in zip(weights, lengths, strict=True)]
 
 
-def source_tokens(tokenizer: PreTrainedTokenizerBase, text: str, text_pair: str | None = None) -> list[str]:
-    """Tokens of a source text, one for each of its `input_ids`, special tokens included.
+def source_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
+    """Tokens of a source text, one for each of its `input_ids`, special tokens included."""
+    return _tokens(tokenizer, tokenizer(text, padding=False))
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, encoding: BatchEncoding) -> list[str]:
+    """Tokens of the one text of an encoding.
 
     The names come from the encoding itself wherever there is one: a tokenizer with two vocabularies reads ids
     as target ids, so that `convert_ids_to_tokens` would name the wrong words.
     """
-    encoding = tokenizer(*_texts(text, text_pair), padding=False)
     if encoding.is_fast:
         return encoding.tokens()
-    return tokenizer.convert_ids_to_tokens(encoding["input_ids"])
-
-
-def source_spans(
-    tokenizer: PreTrainedTokenizerBase, text: str, text_pair: str | None = None
-) -> list[tuple[int, int] | None] | None:
-    """Characters that the tokens of [`source_tokens`] stand for, None for special ones.
-
-    Returns:
-        A first and one past the last character for each token, those of `text_pair` counted on from one past the end
-        of `text`; or None if the tokenizer doesn't tell.
-    """
-    if not tokenizer.is_fast:
-        return None
-    encoding = tokenizer(*_texts(text, text_pair), padding=False, return_offsets_mapping=True)
-    shift = {None: None, 0: 0, 1: len(text) + 1}
-    starts = [shift[sequence] for sequence in encoding.sequence_ids()]
-    return [
-        None if start is None else (start + span[0], start + span[1])
-        for start, span in zip(starts, encoding["offset_mapping"], strict=True)
-    ]
-
-
-def _texts(*texts: str | None) -> list[str]:
-    return [text for text in texts if text is not None]
-
-
-def target_spans(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], text: str
-) -> list[tuple[int, int] | None] | None:
-    """Characters of a written text that its tokens stand for, None for special ones.
-
-    Args:
-        tokenizer:
-            Which the ids are decoded with.
-        ids:
-            Target ids.
-        text:
-            What they are decoded to.
-
-    Returns:
-        A first and one past the last character for each token; or None if the text is put together otherwise than
-        from left to right, or not of these ids.
-    """
-    spans, special, before = [], set(tokenizer.all_special_ids), 0
-    for number, index in enumerate(ids):
-        if index in special:
-            spans.append(None)
-            continue
-        beginning = tokenizer.decode(ids[: number + 1], skip_special_tokens=True)
-        # Part of a character is shown as U+FFFD until the rest of it is there
-        end = len(beginning.rstrip("\ufffd"))
-        if end < before or text[:end] != beginning[:end]:
-            return None
-        spans.append((before, end))
-        before = end
-    return spans if before == len(text) else None
+    (ids,) = np.atleast_2d(encoding["input_ids"]).tolist()
+    return tokenizer.convert_ids_to_tokens(ids)
 
 
 def _generate(model: PreTrainedModel, inputs: dict[str, Tensor], generate_kwargs: dict) -> tuple[Tensor, list[Tensor]]:
@@ -364,12 +328,8 @@ def _force(model: PreTrainedModel, inputs: dict[str, Tensor], target_ids: Tensor
     return [weights[0] for weights in _require_weights([getattr(output, what, None)], model)[0]]
 
 
-def _arrays(layers: Sequence[Tensor]) -> tuple[np.ndarray, ...]:
-    return tuple(weights.to(device="cpu", dtype=torch.float64).numpy() for weights in layers)
-
-
-def _attentions(output: ModelOutput) -> Sequence[Tensor] | None:
-    return getattr(output, "attentions", None)
+def _arrays(layers: Sequence[Tensor], row: int | slice = slice(None)) -> tuple[np.ndarray, ...]:
+    return tuple(weights[row].to(device="cpu", dtype=torch.float64).numpy() for weights in layers)
 
 
 def _grid(model: PreTrainedModel, cells: int) -> tuple[int, int]:

@@ -95,18 +95,9 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
         if not isinstance(kind, str):
             raise ValueError(f"{source / 'config.json'} names no model_type")
         return Checkpoint(kind, source, config, _read_safetensors(source))
-    if source.is_dir() and (source / "config.yaml").is_file():
-        return _read_joeynmt(source, _best_of(source))
-    if source.suffix == ".ckpt":
-        return _read_joeynmt(source.parent, source)
     if source.is_dir():
-        files = sorted(source.glob("*.pt"))
-        if len(files) != 1:
-            raise FileNotFoundError(
-                f"{source} has no config.json, no config.yaml, and {len(files)} files .pt, of which one is wanted"
-            )
-        source = files[0]
-    return _read_training_file(source)
+        source = _file_in(source)
+    return _read_joeynmt(source) if source.suffix == ".ckpt" else _read_training_file(source)
 
 
 def build_model(
@@ -260,7 +251,8 @@ def _read_opennmt(path: Path, content: dict[str, Any]) -> Checkpoint:
     return Checkpoint("opennmt", path.parent, {"opt": vars(options), "vocab": vocabulary}, weights)
 
 
-def _read_joeynmt(folder: Path, path: Path) -> Checkpoint:
+def _read_joeynmt(path: Path) -> Checkpoint:
+    folder = path.parent
     if not (folder / "config.yaml").is_file():
         raise FileNotFoundError(f"{folder / 'config.yaml'} is missing: JoeyNMT writes it beside its checkpoints")
     try:
@@ -275,14 +267,15 @@ def _read_joeynmt(folder: Path, path: Path) -> Checkpoint:
     return Checkpoint("joeynmt", folder, config, _tensors(path, "model_state", content["model_state"]))
 
 
-def _best_of(folder: Path) -> Path:
-    files = sorted(folder.glob("*.ckpt"))
+def _file_in(folder: Path) -> Path:
+    # JoeyNMT keeps several, and says which is which.
     for name in ("best.ckpt", "latest.ckpt"):
-        if folder / name in files:
+        if (folder / name).is_file():
             return folder / name
+    files = [*folder.glob("*.ckpt"), *folder.glob("*.pt")]
     if len(files) != 1:
         raise FileNotFoundError(
-            f"{folder} has no best.ckpt, no latest.ckpt, and {len(files)} other files .ckpt: name the one you want"
+            f"{folder} has no config.json, no best.ckpt, and {len(files)} files .ckpt or .pt, of which one is wanted"
         )
     return files[0]
 

@@ -270,6 +270,8 @@ def _tell_what_came_before(options: dict[str, Any]) -> None:
     corpora = options.get("data")
     given = [corpus.get("transforms") for corpus in corpora.values()] if isinstance(corpora, dict) else []
     steps = {step for steps in [options.get("transforms"), *given] if isinstance(steps, list) for step in steps}
+    # It leaves texts out, and as they are.
+    steps -= {"filtertoolong"}
     if steps:
         logger.warning(
             "the texts went through %s, which lie outside the checkpoint: the tokenizer takes and gives text as they "

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from .captions import load_captions, one_row_per_caption
     from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs
     from .dates import locale_names
-    from .masking import MaskingCallback, MaskingCollator, next_sentence_pairs, tokenize_texts
+    from .labelled import load_labelled
+    from .masking import (
+        MaskingCallback,
+        MaskingCollator,
+        masked_once,
+        masking_blocks,
+        next_sentence_pairs,
+        tokenize_texts,
+    )
+    from .questions import load_questions
     from .readers import load_pairs
     from .shifting import EpochBatchSampler, ShiftedBlocks
     from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
@@ -49,6 +58,10 @@ _HOMES = {
     "BPEDropout": "bpe_dropout",
     "BPEDropoutCollator": "bpe_dropout",
     "back_translate": "back_translation",
+    "masking_blocks": "masking",
+    "masked_once": "masking",
+    "load_labelled": "labelled",
+    "load_questions": "questions",
     "TokenBudgetBatchSampler": "batching",
     "StreamedBatches": "streaming",
     "token_lengths": "batching",
@@ -78,6 +91,10 @@ __all__ = [
     "MaskingCallback",
     "tokenize_texts",
     "next_sentence_pairs",
+    "masking_blocks",
+    "masked_once",
+    "load_labelled",
+    "load_questions",
     "CaptionCollator",
     "BPEDropout",
     "BPEDropoutCollator",

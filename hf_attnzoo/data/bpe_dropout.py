@@ -92,15 +92,14 @@ class BPEDropoutCollator:
     """Cuts the words of a batch anew, and then pads as another collator does.
 
     How a text is cut depends on the seed, the epoch and the row alone: it is the same in every process and worker, and
-    again where training is gone on with. A text that would be longer than the longest one without dropout, which the
-    model is known to take, is left as it is.
+    again where training is gone on with. A text that would be longer than its limit is left as it is.
 
     Args:
         collator: called with rows of `input_ids` and `labels`.
         sides: tokenizers of the sources and of the targets; one that isn't of BPE leaves its texts as they are.
         rate: see `BPEDropout`.
         seed: of the cuts.
-        longest: most tokens of a source and of a target.
+        limits: most tokens of a source and of a target. None: no limit.
 
     Raises:
         ValueError: if neither side is of BPE.
@@ -113,14 +112,14 @@ class BPEDropoutCollator:
         rate: float,
         *,
         seed: int,
-        longest: tuple[int, int],
+        limits: tuple[int | None, int | None] = (None, None),
     ):
         kinds = [type(side.backend_tokenizer.model).__name__ for side in sides]
         if "BPE" not in kinds:
             raise ValueError(
                 f"bpe_dropout={rate} is for tokenizers of the kinds bpe and byte-bpe; these are of {', '.join(kinds)}"
             )
-        self.collator, self.seed, self.epoch, self.longest = collator, seed, 0, longest
+        self.collator, self.seed, self.epoch, self.limits = collator, seed, 0, limits
         self.cutters = [
             BPEDropout(side, rate) if kind == "BPE" else None for side, kind in zip(sides, kinds, strict=True)
         ]
@@ -135,11 +134,11 @@ class BPEDropoutCollator:
 
     def _cut(self, row: Mapping[str, Any]) -> dict[str, Any]:
         cut = dict(row)
-        columns = zip(("source", "target"), ("input_ids", "labels"), self.cutters, self.longest, strict=True)
-        for side, column, cutter, longest in columns:
+        columns = zip(("source", "target"), ("input_ids", "labels"), self.cutters, self.limits, strict=True)
+        for side, column, cutter, limit in columns:
             if cutter is None:
                 continue
             ids = cutter(row[side], random.Random(f"{self.seed} {self.epoch} {row['row']} {side}"))
-            if len(ids) <= longest:
+            if limit is None or len(ids) <= limit:
                 cut[column] = ids
         return cut

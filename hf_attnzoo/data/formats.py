@@ -7,7 +7,7 @@ import json
 import logging
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -194,6 +194,55 @@ def read_column(path: Path, kind: str, header: bool | None, column: str) -> Iter
                 yield Row(number, problem=cells)
             else:
                 yield Row(number, cells[place] if place < len(cells) else None)
+
+
+def read_records(path: Path, kind: str, header: bool | None) -> Iterator[tuple[int, dict[str, object] | str]]:
+    """Numbered rows of a table as mappings from its columns, or what is wrong with a row.
+
+    Args:
+        path: of the table.
+        kind: `tsv`, `csv`, `jsonl` or `parquet`.
+        header: whether the first line of a TSV or CSV names the columns. None: it does.
+
+    Raises:
+        ValueError: a table without names for its columns, or one that cannot be read.
+    """
+    if kind == "parquet":
+        import pyarrow
+        from pyarrow.parquet import ParquetFile
+
+        number = 0
+        try:
+            with ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    for record in batch.to_pylist():
+                        number += 1
+                        yield number, record
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(f"{path}: not a Parquet file that can be read ({error})") from error
+    elif kind == "jsonl":
+        for number, line in read_lines(path):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, f"broken JSON: {error}"
+                continue
+            yield (
+                number,
+                record if isinstance(record, dict) else f"a JSON object is expected, not {type(record).__name__}",
+            )
+    else:
+        if header is False:
+            raise ValueError(f"{path}: header=False, but the columns of a {kind.upper()} are found by their names")
+        names = column_names(path, kind)
+        for number, cells in islice((_tsv if kind == "tsv" else _csv)(path), 1, None):
+            if cells == [""]:
+                continue
+            if not isinstance(cells, str) and len(cells) != len(names):
+                cells = f"{len(cells)} columns, expected {len(names)}"
+            yield number, cells if isinstance(cells, str) else dict(zip(names, cells, strict=True))
 
 
 def read_parallel(source_path: Path, target_path: Path) -> Iterator[Row]:

@@ -95,10 +95,20 @@ class MaskingCollator:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         if len(rows) == 0:
             raise ValueError("rows is empty: a batch needs at least one row")
-        masked = []
-        for row in rows:
-            ids, labels = self._masked(np.asarray(row["input_ids"], dtype=np.int64), row.get("word_ids"))
-            masked.append({"input_ids": ids, "labels": labels})
+        return self.pad([self.mask(row) for row in rows], rows)
+
+    def mask(self, row: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """`input_ids` of a row with some of them masked, and `labels`, shape `(T,)` each, in this epoch."""
+        ids, labels = self._masked(np.asarray(row["input_ids"], dtype=np.int64), row.get("word_ids"))
+        return {"input_ids": ids, "labels": labels}
+
+    def pad(self, masked: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """A batch of rows that are masked already.
+
+        Args:
+            masked: `input_ids` and `labels` of each.
+            rows: what else they have, in the same order.
+        """
         batch = self._padder(masked)
         width, side = batch["input_ids"].shape[1], self.tokenizer.padding_side
         # The padder puts labels on the right, as targets want it; these stand below their ids.
@@ -252,6 +262,61 @@ def _tokenize_texts(
     rows = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
     rows["word_ids"] = [[-1 if word is None else word for word in one.word_ids] for one in encoded.encodings]
     return rows
+
+
+def masking_blocks(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
+    """Token ids of documents in blocks of one length, each a text of its own, and what whole-word masking asks for.
+
+    A block holds a part of one document, between a beginning and a separator; what is left over at the end of a
+    document makes a shorter one.
+
+    Args:
+        dataset: with the string column `text`.
+        tokenizer: a fast one with beginning and separator (`cls_token`, `sep_token`).
+        block_size: tokens of a block, these two included.
+
+    Returns:
+        A dataset of `input_ids` and `word_ids`.
+
+    Raises:
+        ValueError: if `block_size` leaves no room, the tokenizer lacks a token, or there are no tokens in the texts.
+    """
+    if block_size < 3:
+        raise ValueError(f"block_size={block_size} must be at least 3: a token and what stands around it")
+    for name in ("cls_token_id", "sep_token_id"):
+        if getattr(tokenizer, name) is None:
+            raise ValueError(f"tokenizer has no {name}")
+    blocks: dict[str, list[list[int]]] = {"input_ids": [], "word_ids": []}
+    for text in dataset["text"]:
+        # No word goes on in the next line, and lines are faster than a book at once.
+        document = _joined(_sentences([line for line in text.splitlines(keepends=True) if line.strip()], tokenizer))
+        for first in range(0, len(document), block_size - 2):
+            block = document[first : first + block_size - 2]
+            ids, words = ([pair[side] for pair in block] for side in (0, 1))
+            blocks["input_ids"].append([tokenizer.cls_token_id, *ids, tokenizer.sep_token_id])
+            blocks["word_ids"].append([-1, *words, -1])
+    if not blocks["input_ids"]:
+        raise ValueError("dataset has texts without a single token")
+    return Dataset.from_dict(blocks)
+
+
+def masked_once(dataset: Dataset, collator: MaskingCollator) -> Dataset:
+    """Rows with masks that stay the same, to score models on.
+
+    Args:
+        dataset: rows of `input_ids`, and perhaps `word_ids` and `token_type_ids`.
+        collator: whose masks of this epoch they become.
+
+    Returns:
+        A dataset of `input_ids`, masked, `labels`, -100 where nothing is, and `token_type_ids` if there are any.
+    """
+    columns: dict[str, list] = {"input_ids": [], "labels": []}
+    for row in dataset:
+        for name, values in collator.mask(row).items():
+            columns[name].append(values.tolist())
+    if "token_type_ids" in dataset.column_names:
+        columns["token_type_ids"] = list(dataset["token_type_ids"])
+    return Dataset.from_dict(columns)
 
 
 def next_sentence_pairs(

@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 SPLITS = ("train", "validation", "test")
@@ -25,13 +25,24 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def split_of(text: str) -> str:
-    """The split a text belongs to: 90 % `train`, 5 % `validation`, 5 % `test`.
+def split_of(text: str, shares: Sequence[float] = (0.9, 0.05, 0.05)) -> str:
+    """The split a text belongs to: by default 90 % `train`, 5 % `validation`, 5 % `test`.
 
     It depends on the text alone, not on a seed, a size or a machine, so no text is ever in two splits.
+
+    Args:
+        text: whatever shall not be torn apart.
+        shares: of the three splits.
+
+    Raises:
+        ValueError: if the shares don't add up to 1.
     """
+    if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
+        raise ValueError(f"shares={list(shares)} must be three numbers of at least 0 that add up to 1")
     bucket = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % 100
-    return "train" if bucket < 90 else "validation" if bucket < 95 else "test"
+    # Shares of 0.7 and 0.1 add up to a little less than 0.8.
+    first, second = round(100 * shares[0]), round(100 * (shares[0] + shares[1]))
+    return "train" if bucket < first else "validation" if bucket < second else "test"
 
 
 def draw_rows(

@@ -21,6 +21,7 @@ from .scores import (
     exact_matches,
     phoneme_error_rate,
     sequence_error_rate,
+    signature,
     streams,
     ter,
     token_accuracy,
@@ -64,11 +65,14 @@ class Statistics(NamedTuple):
             Function from the sum of any rows, shape `(K,)`, to the score.
         ratio:
             Whether the score is the first column over the second, K being 2: a share, or a rate.
+        signature:
+            The settings of the score, in sacreBLEU's notation.
     """
 
     table: np.ndarray
     score: Callable[[np.ndarray], float]
     ratio: bool = False
+    signature: str = ""
 
     @property
     def value(self) -> float:
@@ -157,16 +161,20 @@ def sentence_statistics(
     _check_name(name)
     check_tokenizer(tokenize)
     texts = (predictions, references)
+    settings = signature(references, lowercase)
     if name in ("exact_match", "sequence_error_rate"):
         hits = exact_matches(*texts, lowercase=lowercase)
-        return _ratio(hits if name == "exact_match" else 1 - hits, np.ones_like(hits))
+        return _ratio(hits if name == "exact_match" else 1 - hits, np.ones_like(hits), settings)
     if name in _TOKEN_ERRORS:
-        return _ratio(*token_errors(*texts, lowercase=lowercase, tokenize=_TOKEN_ERRORS[name] or tokenize))
+        tokenize = _TOKEN_ERRORS[name] or tokenize
+        errors = token_errors(*texts, lowercase=lowercase, tokenize=tokenize)
+        return _ratio(*errors, f"{settings}|tok:{tokenize}")
     if name == "token_accuracy":
-        return _ratio(*token_matches(*texts, lowercase=lowercase, tokenize=tokenize))
+        right = token_matches(*texts, lowercase=lowercase, tokenize=tokenize)
+        return _ratio(*right, f"{settings}|tok:{tokenize}")
     if name == "gleu":
         table = gleu_statistics(*texts, sources=sources, lowercase=lowercase, tokenize=tokenize)
-        return None if table is None else Statistics(table, gleu_of)
+        return None if table is None else Statistics(table, gleu_of, signature=f"{settings}|tok:{tokenize}")
     metric = {
         "bleu": lambda: BLEU(lowercase=lowercase, tokenize=tokenize),
         "chrf": lambda: CHRF(lowercase=lowercase),
@@ -175,15 +183,20 @@ def sentence_statistics(
     predictions, references = checked(predictions, references)
     # sacreBLEU has no other way to what a sentence adds; `corpus_score` is these two, with a sum in between
     table = np.array(metric._extract_corpus_statistics(predictions, streams(references)), dtype=np.float64)
-    return Statistics(table, lambda sums: float(metric._compute_score_from_stats(sums.tolist()).score))
+    return Statistics(
+        table,
+        lambda sums: float(metric._compute_score_from_stats(sums.tolist()).score),
+        signature=metric.get_signature().format(),
+    )
 
 
-def _ratio(values: np.ndarray, weights: np.ndarray) -> Statistics:
+def _ratio(values: np.ndarray, weights: np.ndarray, signature: str) -> Statistics:
     # A share or rate of nothing is left undefined: it is never drawn unless there is nothing else to draw
     return Statistics(
         np.stack([values, weights], axis=1).astype(np.float64),
         lambda sums: float(sums[0] / sums[1]) if sums[1] else float("nan"),
         ratio=True,
+        signature=signature,
     )
 
 

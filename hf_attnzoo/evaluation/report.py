@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,11 +12,11 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from .generation import generation_metrics, sentence_statistics
+from .generation import Statistics, generation_metrics, sentence_statistics
 from .intervals import score_interval
 from .lengths import LengthBin, by_length
 from .scores import References, checked
-from .significance import compare
+from .significance import Comparison, compare
 
 WORST_BY = ("chrf", "token_error_rate")
 """Scores that sentences can be ordered by."""
@@ -38,14 +40,30 @@ def scores_with_intervals(
             Of the bootstrap. The others are those of [`generation_metrics`], and so are the errors.
     """
     settings = {"lowercase": lowercase, "tokenize": tokenize, "sources": sources}
-    metrics = generation_metrics(predictions, references, names=names, **settings)
-    intervals = {}
+    metrics, intervals, _ = _scores(predictions, references, names, settings, {"resamples": resamples, "seed": seed})
+    return metrics, intervals
+
+
+def _scores(
+    predictions: Sequence[str],
+    references: References,
+    names: Sequence[str],
+    settings: dict[str, Any],
+    drawing: dict[str, int],
+) -> tuple[dict[str, float | str], dict[str, tuple[float, float]], dict[str, Statistics | None]]:
+    """Scores, their intervals, and the parts that both are made of, since some of them take long to count."""
+    metrics, intervals, parts = {}, {}, {}
     for name in names:
-        statistics = sentence_statistics(name, predictions, references, **settings)
-        interval = None if statistics is None else score_interval(statistics, resamples=resamples, seed=seed)
+        statistics = parts[name] = sentence_statistics(name, predictions, references, **settings)
+        if statistics is None or math.isnan(statistics.value):
+            # The score itself knows what to do without parts, or with texts that don't define it
+            metrics |= generation_metrics(predictions, references, names=[name], **settings)
+            continue
+        metrics[name], metrics[f"{name}_signature"] = statistics.value, statistics.signature
+        interval = score_interval(statistics, **drawing)
         if interval is not None:
             intervals[name] = interval
-    return metrics, intervals
+    return metrics, intervals, parts
 
 
 def worst_sentences(
@@ -146,15 +164,15 @@ def evaluation_report(
     settings = {"lowercase": lowercase, "tokenize": tokenize}
     drawing = {"resamples": resamples, "seed": seed}
 
-    def of_one(texts: Sequence[str]) -> dict[str, Any]:
-        scores, intervals = scores_with_intervals(texts, accepted, names=names, sources=sources, **settings, **drawing)
+    def of_one(texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Statistics | None]]:
+        scores, intervals, parts = _scores(texts, accepted, names, {**settings, "sources": sources}, drawing)
         result = {**scores, "intervals": {name: list(interval) for name, interval in intervals.items()}}
         if bins is not None:
             spans = by_length(texts, accepted, sources or [], bins, metrics=[measure], seed=seed, **settings)
-            result["by_length"] = [dataclasses.asdict(span) for span in spans]
-        return result
+            result["by_length"] = [_plain(span) for span in spans]
+        return result, parts
 
-    result = of_one(outputs)
+    result, parts = of_one(outputs)
     if worst:
         listed = checked(outputs, accepted)[1]
         result["worst"] = [
@@ -168,18 +186,18 @@ def evaluation_report(
             for row, score in worst_sentences(outputs, accepted, by=worst_by, count=worst, **settings)
         ]
     if against is not None:
-        result["against"] = of_one(against)
-        both = (outputs, against)
-        parts = {
-            name: [sentence_statistics(name, texts, accepted, sources=sources, **settings) for texts in both]
-            for name in names
-        }
+        result["against"], others = of_one(against)
         result["against"]["comparison"] = {
-            name: dataclasses.asdict(compare(*pair, trials=trials, **drawing))
-            for name, pair in parts.items()
-            if not any(statistics is None for statistics in pair)
+            name: _plain(compare(parts[name], others[name], trials=trials, **drawing))
+            for name in names
+            if parts[name] is not None
         }
     return result
+
+
+def _plain(value: LengthBin | Comparison) -> dict[str, Any]:
+    """A dataclass as JSON has it, lists for tuples."""
+    return json.loads(json.dumps(dataclasses.asdict(value)))
 
 
 def length_bins(report: Mapping[str, Any]) -> list[LengthBin]:

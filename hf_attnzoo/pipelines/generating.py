@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import GenerationConfig, Pipeline, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    BatchEncoding,
+    GenerationConfig,
+    Pipeline,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.pipelines.pt_utils import KeyDataset
 from transformers.utils import ModelOutput, logging
@@ -286,6 +293,56 @@ def alignments(output: ModelOutput) -> Tensor:
         # The first step reads the whole prefix; without a cache later ones do so again, and only their end is new
         weights.append(mean if step == 0 else mean[:, -1:])
     return torch.cat(weights, dim=1)
+
+
+def token_spans(encoding: BatchEncoding, second: int = 0) -> list[tuple[int, int] | None] | None:
+    """Characters of a text, or of a pair, that the tokens of an encoding stand for.
+
+    Args:
+        encoding: of one text or pair, by a fast tokenizer.
+        second: what the characters of a pair's second text are counted from.
+
+    Returns:
+        For each token a first and one past the last character, None for a special token. Or None alone, if the
+        tokenizer isn't a fast one and doesn't tell.
+    """
+    if not encoding.is_fast:
+        return None
+    starts = [None if sequence is None else sequence * second for sequence in encoding.sequence_ids()]
+    offsets = encoding.encodings[0].offsets
+    return [
+        None if start is None else (start + first, start + last)
+        for start, (first, last) in zip(starts, offsets, strict=True)
+    ]
+
+
+def target_spans(
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], text: str
+) -> list[tuple[int, int] | None] | None:
+    """Characters of a written text that its tokens stand for.
+
+    Args:
+        tokenizer: which the ids are decoded with.
+        ids: target ids.
+        text: what they are decoded to.
+
+    Returns:
+        For each id a first and one past the last character, None for a special token. Or None alone, if the text is
+        put together otherwise than from left to right, or not of these ids.
+    """
+    spans, special, before = [], set(tokenizer.all_special_ids), 0
+    for number, index in enumerate(ids):
+        if index in special:
+            spans.append(None)
+            continue
+        beginning = tokenizer.decode(ids[: number + 1], skip_special_tokens=True)
+        # Part of a character is shown as U+FFFD until the rest of it is there
+        end = len(beginning.rstrip("\ufffd"))
+        if end < before or text[:end] != beginning[:end]:
+            return None
+        spans.append((before, end))
+        before = end
+    return spans if before == len(text) else None
 
 
 @contextmanager

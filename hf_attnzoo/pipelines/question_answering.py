@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
 from .generating import SavedWithCodeMixin
+
+# Where a token stands in the text, and its word.
+Token = tuple[tuple[int, int] | None, tuple[int, int] | None]
 
 
 class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
@@ -134,65 +138,15 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
     ) -> Iterator[dict[str, Any]]:
         """Windows of one text: what the model reads, shape `(1, T)`, and where in the text the tokens stand."""
         question, context = _checked(inputs)
-        cut = self.tokenizer(
-            question,
-            add_special_tokens=False,
-            truncation=True,
-            max_length=max_question_len,
-            return_offsets_mapping=True,
-        )
-        if cut["offset_mapping"]:
-            question = question[: cut["offset_mapping"][-1][1]]
-        length = self._longest_window() if max_seq_len is None else max_seq_len
-        taken = len(self.tokenizer(question, "", verbose=False)["input_ids"])
-        room = length - taken
-        stride = min(128, room // 2) if doc_stride is None else doc_stride
-        if not stride < room:
-            raise ValueError(
-                f"max_seq_len={length} leaves {room} tokens for the text beside a question of {taken} with its "
-                f"special tokens, and windows that share doc_stride={stride} need more than that"
-            )
-        encoded = self.tokenizer(
-            question,
-            context,
-            truncation="only_second",
-            max_length=length,
-            stride=stride,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
-        # What the pipeline calls a window is an encoding of the tokenizers library.
-        windows = encoded.encodings
-        for number, window in enumerate(windows):
+        length = longest_window(self.model, self.tokenizer) if max_seq_len is None else max_seq_len
+        encoded, places = question_windows(self.tokenizer, question, context, length, doc_stride, max_question_len)
+        for number, tokens in enumerate(places):
             tensors = {
                 name: torch.tensor([encoded[name][number]])
                 for name in self.tokenizer.model_input_names
                 if name in encoded and name in self._parameters
             }
-            places = [
-                _trimmed(context, *span) if sequence == 1 else None
-                for span, sequence in zip(window.offsets, window.sequence_ids, strict=True)
-            ]
-            words = [
-                None if place is None or word is None else _trimmed(context, *window.word_to_chars(word, 1))
-                for place, word in zip(places, window.word_ids, strict=True)
-            ]
-            yield {
-                "is_last": number + 1 == len(windows),
-                "tokens": list(zip(places, words, strict=True)),
-                "context": context,
-                **tensors,
-            }
-
-    def _longest_window(self) -> int:
-        config = self.model.config
-        limits = [384, self.tokenizer.model_max_length]
-        table = getattr(config, "max_position_embeddings", None)
-        if isinstance(table, int) and table > 0:
-            # The positions of RoBERTa's kin begin after that of padding.
-            offset = getattr(getattr(self.model.base_model, "embeddings", None), "padding_idx", None)
-            limits.append(table - (0 if offset is None else offset + 1))
-        return min(limits)
+            yield {"is_last": number + 1 == len(places), "tokens": tokens, "context": context, **tensors}
 
     def _forward(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
         kept = {name: model_inputs.pop(name) for name in ("is_last", "tokens", "context")}
@@ -208,29 +162,135 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
         align_to_words: bool = True,
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """The best answers of all windows of a text."""
-        best: dict[tuple[int, int], float] = {}
-        nothing = np.inf
-        for window in model_outputs:
-            starts = window["start_logits"][0].double().numpy()
-            ends = window["end_logits"][0].double().numpy()
-            nothing = min(nothing, starts[0] + ends[0])
-            for span, score in _spans(starts, ends, window["tokens"], max_answer_len, align_to_words):
-                best[span] = max(score, best.get(span, -np.inf))
-        context = model_outputs[0]["context"]
-        if handle_impossible_answer:
-            best[0, 0] = nothing
-        if not best:
-            raise ValueError(f"context={context[:40]!r} has no tokens that could be an answer")
-        scores = np.array(list(best.values()))
-        scores = np.exp(scores - scores.max())
-        scores /= scores.sum()
-        # Of equal ones the first in the text.
-        ranked = sorted(zip(best, scores.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))[:top_k]
-        answers = [
-            {"score": score, "start": start, "end": end, "answer": context[start:end]}
-            for (start, end), score in ranked
+        windows = [
+            (window["start_logits"][0].double().numpy(), window["end_logits"][0].double().numpy(), window["tokens"])
+            for window in model_outputs
         ]
+        context = model_outputs[0]["context"]
+        answers = ranked_answers(context, windows, max_answer_len, handle_impossible_answer, align_to_words, top_k)
         return answers[0] if top_k == 1 else answers
+
+
+def longest_window(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens of a window where nobody says otherwise: 384, or as many as model and tokenizer allow."""
+    config = model.config
+    limits = [384, tokenizer.model_max_length]
+    table = getattr(config, "max_position_embeddings", None)
+    if isinstance(table, int) and table > 0:
+        # The positions of RoBERTa's kin begin after that of padding.
+        offset = getattr(getattr(model.base_model, "embeddings", None), "padding_idx", None)
+        limits.append(table - (0 if offset is None else offset + 1))
+    return min(limits)
+
+
+def question_windows(
+    tokenizer: PreTrainedTokenizerBase,
+    question: str,
+    context: str,
+    max_seq_len: int,
+    doc_stride: int | None = None,
+    max_question_len: int = 64,
+) -> tuple[BatchEncoding, list[list[Token]]]:
+    """A question with the parts of a text, in windows that overlap.
+
+    Args:
+        tokenizer: a fast one.
+        question: cut at `max_question_len` tokens.
+        context: the text.
+        max_seq_len: longest window in tokens, question and special tokens included.
+        doc_stride: tokens of the text that a window shares with the next. Default: `None`, 128, or half of what a
+            window has room for, if that is less.
+        max_question_len: tokens of the question.
+
+    Returns:
+        Token ids, one list for each of the W windows, and what else the tokenizer makes; and for each window, for each
+        of its tokens, where in the text the token stands, and its word, both None if it is none of the text's.
+
+    Raises:
+        ValueError: if the question leaves no room for the text.
+    """
+    cut = tokenizer(
+        question,
+        add_special_tokens=False,
+        truncation=True,
+        max_length=max_question_len,
+        return_offsets_mapping=True,
+    )
+    if cut["offset_mapping"]:
+        question = question[: cut["offset_mapping"][-1][1]]
+    taken = len(tokenizer(question, "", verbose=False)["input_ids"])
+    room = max_seq_len - taken
+    stride = min(128, room // 2) if doc_stride is None else doc_stride
+    if not stride < room:
+        raise ValueError(
+            f"max_seq_len={max_seq_len} leaves {room} tokens for the text beside a question of {taken} with its "
+            f"special tokens, and windows that share doc_stride={stride} need more than that"
+        )
+    encoded = tokenizer(
+        question,
+        context,
+        truncation="only_second",
+        max_length=max_seq_len,
+        stride=stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    windows = []
+    # What the pipeline calls a window is an encoding of the tokenizers library.
+    for window in encoded.encodings:
+        places = [
+            _trimmed(context, *span) if sequence == 1 else None
+            for span, sequence in zip(window.offsets, window.sequence_ids, strict=True)
+        ]
+        words = [
+            None if place is None or word is None else _trimmed(context, *window.word_to_chars(word, 1))
+            for place, word in zip(places, window.word_ids, strict=True)
+        ]
+        windows.append(list(zip(places, words, strict=True)))
+    return encoded, windows
+
+
+def ranked_answers(
+    context: str,
+    windows: Sequence[tuple[np.ndarray, np.ndarray, Sequence[Token]]],
+    max_answer_len: int = 15,
+    handle_impossible_answer: bool = False,
+    align_to_words: bool = True,
+    top_k: int = 1,
+) -> list[dict[str, Any]]:
+    """What may be an answer, best first, of equal ones the first in the text.
+
+    Args:
+        context: the text.
+        windows: start logits and end logits, shape `(T,)` each, and tokens, from `question_windows`, of each window.
+        max_answer_len: see the pipeline, as for the other two.
+        handle_impossible_answer: whether there may be none.
+        align_to_words: whether answers are whole words.
+        top_k: most answers.
+
+    Returns:
+        Dicts of `score`, `start`, `end` and `answer`.
+
+    Raises:
+        ValueError: if no token of the text could be an answer.
+    """
+    best: dict[tuple[int, int], float] = {}
+    nothing = np.inf
+    for starts, ends, tokens in windows:
+        nothing = min(nothing, starts[0] + ends[0])
+        for span, score in _spans(starts, ends, tokens, max_answer_len, align_to_words):
+            best[span] = max(score, best.get(span, -np.inf))
+    if handle_impossible_answer:
+        best[0, 0] = nothing
+    if not best:
+        raise ValueError(f"context={context[:40]!r} has no tokens that could be an answer")
+    scores = np.array(list(best.values()))
+    scores = np.exp(scores - scores.max())
+    scores /= scores.sum()
+    ranked = sorted(zip(best, scores.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))[:top_k]
+    return [
+        {"score": score, "start": start, "end": end, "answer": context[start:end]} for (start, end), score in ranked
+    ]
 
 
 def _pairs(question: Any, context: Any) -> dict[str, Any] | list[dict[str, Any]]:
@@ -265,7 +325,7 @@ def _trimmed(context: str, start: int, end: int) -> tuple[int, int]:
 def _spans(
     starts: np.ndarray,
     ends: np.ndarray,
-    tokens: list[tuple[tuple[int, int] | None, tuple[int, int] | None]],
+    tokens: Sequence[Token],
     longest: int,
     align_to_words: bool,
 ) -> Iterator[tuple[tuple[int, int], float]]:

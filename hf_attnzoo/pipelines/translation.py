@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .generating import GeneratingPipeline, given, position_limit
+from .generating import GeneratingPipeline, given, position_limit, target_spans, token_spans
 
 
 class TranslationPipeline(GeneratingPipeline):
@@ -71,8 +71,10 @@ class TranslationPipeline(GeneratingPipeline):
           the score of beam search. Greedy search and sampling are scored by the same formula, from the model's own
           probabilities, before temperature or any other processing.
         - `source_tokens` (S), `target_tokens` (T) and `alignment` (T lists of S weights that sum to 1): how much
-          each target token looked at each source token when it was written, special tokens included. These are the
-          arguments of `hf_attnzoo.AttentionMap`, with `numpy.array(alignment)`.
+          each target token looked at each source token when it was written, special tokens included. And
+          `source_spans` and `target_spans`, the characters of either text that a token stands for, first and one past
+          the last; None for a special token, or in place of a list where they can't be told, such as for a text with
+          words put in or copied. These are the arguments of `hf_attnzoo.AttentionMap`, with `numpy.array(alignment)`.
 
     Raises:
         TypeError: if an input is no text.
@@ -156,6 +158,7 @@ class TranslationPipeline(GeneratingPipeline):
             # A tokenizer with two vocabularies takes ids for target ids; the encoding knows the source's tokens
             named = encoding.is_fast and len(encoding["input_ids"])
             inputs["source_tokens"] = encoding.tokens() if named else self.tokenizer.convert_ids_to_tokens(ids)
+            inputs["source_spans"] = token_spans(encoding) if named else None
         if replace_unknown is not False:
             # As they stand in the text; special tokens stand for nothing in it
             inputs["source_words"] = [text[slice(*span)] for span in encoding.encodings[0].offsets]
@@ -186,6 +189,7 @@ class TranslationPipeline(GeneratingPipeline):
             **rows,
             "attention_mask": inputs["attention_mask"],
             "source_tokens": model_inputs.get("source_tokens"),
+            "source_spans": model_inputs.get("source_spans"),
             "source_words": model_inputs.get("source_words"),
             "source_text": model_inputs.get("source_text"),
         }
@@ -235,6 +239,9 @@ class TranslationPipeline(GeneratingPipeline):
                     copied.get(index, token) for index, token in zip(ids[1:].tolist(), tokens, strict=True)
                 ]
                 record["alignment"] = alignment.tolist()
+                record["source_spans"] = model_outputs["source_spans"]
+                text = record.get("translation_text")
+                record["target_spans"] = None if text is None else target_spans(self.tokenizer, ids[1:].tolist(), text)
             records.append(record)
         return records
 

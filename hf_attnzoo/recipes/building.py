@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
-from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler, token_lengths
+from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler
 from ..registry import Family
 from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
@@ -176,6 +176,10 @@ def build_trainer(
         # Inductor turns a scan over time into a loop that counts, and refuses without this, which fullgraph=True
         # implies and the Trainer's call of torch.compile doesn't.
         torch._dynamo.config.capture_scalar_outputs = True
+    on_cpu = not torch.accelerator.is_available()
+    if on_cpu and section.precision == "fp16":
+        # It would be full precision, without a word.
+        raise ValueError("training.precision='fp16' needs an accelerator: set bf16 or fp32 on a CPU")
     lower_is_better = recipe.evaluation.best_metric.endswith(_LOWER_IS_BETTER)
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(Path(recipe.output) / CHECKPOINTS),
@@ -192,7 +196,7 @@ def build_trainer(
         adam_beta2=section.adam_beta2,
         adam_epsilon=section.adam_epsilon,
         max_grad_norm=section.max_grad_norm,
-        use_cpu=not torch.accelerator.is_available(),
+        use_cpu=on_cpu,
         # Every parameter has a gradient in every step: there is nothing to look for.
         ddp_find_unused_parameters=False,
         bf16=section.precision == "bf16",
@@ -232,19 +236,22 @@ def build_trainer(
         rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
         # Which are full, as all shifted ones are.
         train = train.select(range(len(rows)))
+    collator = task.collator(processor)
     budget = {"max_tokens": section.batch_tokens, "max_rows": section.batch_rows, "seed": recipe.seed}
     if recipe.data.streaming:
         rows = batches = StreamedBatches(
             train,
             lambda buffer: task.prepare_buffer(buffer, processor),
-            lambda prepared: task.source_lengths(prepared, model),
+            lambda prepared: (task.source_lengths(prepared, model), task.target_lengths(prepared)),
             buffer_size=recipe.data.buffer_size,
+            # Such as other masks in every pass
+            on_pass=getattr(collator, "set_epoch", None),
             rank=arguments.process_index,
             world_size=arguments.world_size,
             **budget,
         )
     else:
-        lengths = task.source_lengths(train, model), token_lengths(train, "labels")
+        lengths = task.source_lengths(train, model), task.target_lengths(train)
         batches = sampler_class(*lengths, **budget, num_processes=arguments.world_size)
     sampling = section.scheduled_sampling
     # What is wrong with a schedule is told now, not when training begins.
@@ -253,16 +260,17 @@ def build_trainer(
         model=model,
         args=arguments,
         optimizer_cls_and_kwargs=optimizer_class(section, arguments),
-        train_collator=task.dropout_collator(processor, train) if section.bpe_dropout else None,
+        train_collator=task.dropout_collator(processor, model) if section.bpe_dropout else None,
         scheduled_sampling=ScheduledSampling(sampling) if sampling.schedule != "none" else None,
         ema_decay=section.ema_decay,
         most_skipped=section.max_skipped_steps if section.on_nonfinite == "skip" else None,
         schedule=lambda steps_per_epoch: own_schedule(section, model.config.hidden_size, steps_per_epoch),
         batch_sampler=batches,
         console=console,
+        counted=task.counted,
         train_dataset=rows,
         eval_dataset=datasets["validation"],
-        data_collator=task.collator(processor),
+        data_collator=collator,
         processing_class=processor,
         **task.trainer_options(processor, validation),
         callbacks=[

@@ -136,7 +136,7 @@ def _weight_flops(model: PreTrainedModel, shape: BatchShape) -> int:
 def _positions(name: str, shape: BatchShape) -> int:
     """How often a batch meets the weights of a module."""
     predicted = shape.target if shape.predicted is None else shape.predicted
-    if re.search(r"(^|\.)(lm_head|transform\.dense)$", name):
+    if re.search(r"(^|\.)(lm_head|transform\.dense|pooler(\..*)?|classifier|score)$", name):
         return shape.rows * predicted
     # What begins a decoder is there once a sentence.
     if re.search(r"\.(initial_proj|fixed_context_proj|bridge(\..*)?)$", name):

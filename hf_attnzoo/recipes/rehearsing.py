@@ -52,6 +52,8 @@ _KINDS = {
     "AutoModelForCausalLM": "blocks",
     "AutoModelForMaskedLM": "masked",
     "AutoModelForImageTextToText": "pictures",
+    "AutoModelForSequenceClassification": "classes",
+    "AutoModelForQuestionAnswering": "answers",
 }
 # Share of a device's peak: what is usual of attention alone, and of loops of small steps.
 _UTILIZATION = {True: 0.35, False: 0.1}
@@ -251,6 +253,11 @@ def dry_run(
     if task.head not in _KINDS:
         raise ValueError(f"a dry run knows no {task.card.task_name.lower()}: train it with training.max_steps=2")
     kind = _KINDS[task.head]
+    if recipe.pretrained.model is not None:
+        raise ValueError(
+            f"pretrained.model={recipe.pretrained.model!r}: a dry run builds what a recipe says, and loads nothing: "
+            "leave it out, and say in the model section what the checkpoint has, such as preset"
+        )
     launched = {} if accelerate is None else _launched(accelerate)
     devices = devices or launched.get("devices", 1)
     strategy = strategy or launched.get("strategy", "ddp")
@@ -380,10 +387,13 @@ def _shape(
 ) -> BatchShape:
     """The batch of one device."""
     data, training = recipe.data, recipe.training
-    if kind in ("blocks", "masked"):
+    if kind not in ("pairs", "pictures"):
         length = data.block_size or given[1] or data.max_source_length or _LENGTH
-        # Nothing is predicted for the first one of a text that is read from left to right.
-        predicted = length - 1 if kind == "blocks" else max(1, round(_masked_share(recipe) * length))
+        if kind == "masked":
+            predicted = max(1, round(recipe.masking.probability * length))
+        else:
+            # Nothing is predicted for the first one of a text that is read from left to right.
+            predicted = length - 1 if kind == "blocks" else 1
         shape = BatchShape(1, 0, length, predicted)
     else:
         limits = data.max_source_length, data.max_target_length
@@ -400,10 +410,6 @@ def _shape(
     if rows == 0:
         raise ValueError(f"training.batch_tokens={training.batch_tokens} holds no row of {shape.tokens} tokens")
     return dataclasses.replace(shape, rows=min(rows, training.batch_rows or rows))
-
-
-def _masked_share(recipe: Recipe) -> float:
-    return getattr(getattr(recipe, "masking", None), "probability", 0.15)
 
 
 def _steps(recipe: Recipe, shape: BatchShape, per_step: int, assumed: list[str]) -> int | None:
@@ -446,7 +452,7 @@ def _train(
     )
     if shape.predicted is not None:
         predicted = round(shape.predicted / shape.target * step_shape.target)
-        step_shape = dataclasses.replace(step_shape, predicted=min(predicted, step_shape.target - 1))
+        step_shape = dataclasses.replace(step_shape, predicted=max(1, min(predicted, step_shape.target - 1)))
     torch.manual_seed(recipe.seed)
     built = _built(type(model), small)
     steps = _two_steps(recipe, kind, built, step_shape, precision)
@@ -504,6 +510,12 @@ def _batch(kind: str, config: Any, shape: BatchShape) -> dict[str, Tensor]:
         batch = {"input_ids": source, "labels": words(shape.target, config.vocab_size)}
         if getattr(config, "copy", False):
             batch["copy_ids"] = words(shape.source, config.vocab_size)
+    elif kind == "classes":
+        batch = {"input_ids": words(shape.target, config.vocab_size)}
+        batch["labels"] = torch.randint(config.num_labels, (shape.rows,))
+    elif kind == "answers":
+        batch = {"input_ids": words(shape.target, config.vocab_size)}
+        batch |= {name: torch.zeros(shape.rows, dtype=torch.long) for name in ("start_positions", "end_positions")}
     else:
         ids = words(shape.target, config.vocab_size)
         batch = {"input_ids": ids, "labels": ids.clone()}

@@ -77,7 +77,7 @@ class ProgressReport(TrainerCallback):
         step = f"step {state.global_step}/{state.max_steps}"
         if "loss" in logs:
             norm = f" · gradient norm {logs['grad_norm']:.2f}" if "grad_norm" in logs else ""
-            report = f"loss {logs['loss']:.4f}{norm} · {speed:,.0f} target tokens/s"
+            report = f"loss {logs['loss']:.4f}{norm} · {speed:,.0f} {self.trainer.counted}/s"
             if self.progress is not None:
                 self.progress.update(self.task, report=report)
             else:

@@ -103,14 +103,17 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         for split in SPLITS:
             if split == "train" and stream is not None:
                 datasets[split] = stream
-            else:
-                datasets[split], rows[split] = task.prepare(rows[split], processor)
+                continue
+            datasets[split], rows[split] = task.prepare(rows[split], processor)
+            if split != "train":
+                datasets[split] = task.for_evaluation(datasets[split], processor)
         if start is None:
             model = build_model(recipe, family, task, processor)
         else:
             model = starting_model(start, recipe, family, task, processor, console)
-    longest = _longest_target(recipe, datasets["train"])
-    model.generation_config = generation_config(recipe, model, longest)
+    if task.generates:
+        longest = _longest_target(recipe, datasets["train"])
+        model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
 
@@ -127,8 +130,9 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         return RunResult(output / MODEL, {}, [], seconds)
 
     model = trainer.whole_model
-    # The trainer fills the generation settings with defaults for its own use.
-    model.generation_config = generation_config(recipe, model, longest)
+    if task.generates:
+        # The trainer fills the generation settings with defaults for its own use.
+        model.generation_config = generation_config(recipe, model, longest)
     model.eval()
     shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outcome.outputs))))
     outputs = outcome.outputs[: len(shown)]
@@ -145,7 +149,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         data_name=data_name(recipe),
         data_license=recipe.data.license,
         rows={
-            split: trainer.rows_streamed if split == "train" and stream is not None else len(prepared)
+            split: task.size(prepared, rows[split]) if prepared is not stream else trainer.rows_streamed
             for split, prepared in datasets.items()
         },
         parameters=parameters,
@@ -225,8 +229,9 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
     for split in SPLITS:
         parts = []
         for source in _sources(recipe, split):
-            # A file that is named for one split is all of it; one that is named for all of them is dealt out.
-            whole = "source" in getattr(recipe.data, split) and os.path.isfile(source)
+            # A file that is named for one split is all of it; one that is named for all of them is dealt out, also
+            # where others are added to it.
+            whole = source != recipe.data.source and "source" in getattr(recipe.data, split) and os.path.isfile(source)
             arguments = {"split": None if whole else split, **recipe.data.options, **getattr(recipe.data, split)}
             arguments.pop("source", None)
             skip, take = (arguments.pop(name, None) for name in ("skip", "take"))

@@ -26,13 +26,16 @@ class DataSection:
             the Hub.
         options: arguments of the source, for all splits; see `hf_attnzoo.data`.
         train: arguments for the training split alone, `source` and `split` among them if they differ. `source` can be
-            a list of several, whose rows are put together: a corpus and what `attnzoo backtranslate` has written.
+            a list of several with the same arguments, whose rows are put together: a corpus and what
+            `attnzoo backtranslate` has written.
         validation: the same for the split that chooses the best checkpoint.
         test: the same for the split that is reported.
         max_source_length: longest source, in tokens. None: no limit.
         max_target_length: longest target, in tokens. None: no limit.
         block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
         shift_blocks: whether the blocks of the training split begin elsewhere in every epoch.
+        stride: tokens of a text that a window of it shares with the next, for question answering. None: 128, or half
+            of what a window has room for, if that is less.
         on_too_long: `raise`, `skip` or `truncate` a longer pair.
         license: licence of the data, for the model card; an identifier of the Hub, such as `cc-by-4.0`.
         streaming: read the training split while training, a buffer at a time, for what is larger than the memory; the
@@ -50,6 +53,7 @@ class DataSection:
     max_target_length: int | None = None
     block_size: int | None = None
     shift_blocks: bool = False
+    stride: int | None = None
     on_too_long: str = "skip"
     license: str | None = None
     streaming: bool = False
@@ -62,7 +66,8 @@ class TokenizerSection:
     """How texts become ids; see `hf_attnzoo.models.tokenization_attnzoo.train_tokenizer`.
 
     Args:
-        kind: `character`, `word`, `symbol`, `bpe` or `byte-bpe`, or two of them for source and target.
+        kind: `character`, `word`, `symbol`, `bpe` or `byte-bpe`, or two of them for source and target; `wordpiece` for
+            encoders.
         shared: one vocabulary for both languages.
         vocab_size: most entries, or two numbers for source and target.
         min_frequency: rarer words and characters become `<unk>`; or two numbers.
@@ -80,6 +85,24 @@ class TokenizerSection:
     lowercase: bool | list[bool] = False
     copy_slots: int | None = None
     train_rows: int | None = None
+
+
+@strict
+@dataclass
+class MaskingSection:
+    """What a masked language model is made to guess; see `hf_attnzoo.data.MaskingCollator`.
+
+    Args:
+        unit: what is chosen at once: a `token`, a `word` with all its tokens, or a `span` of words.
+        probability: share of the tokens that are chosen.
+        mask_share: share of these that become the mask.
+        random_share: share of these that become another word.
+    """
+
+    unit: str = "token"
+    probability: float | int = 0.15
+    mask_share: float | int = 0.8
+    random_share: float | int = 0.1
 
 
 @strict
@@ -225,10 +248,11 @@ class EvaluationSection:
     """What is measured.
 
     Args:
-        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of
-            another any of `exact_match`, `sequence_error_rate`, `token_error_rate`, `word_error_rate`,
-            `character_error_rate`, `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models
-            that correct texts.
+        metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of a
+            masked one any of `cross_entropy`, `perplexity`, `masked_accuracy`; of a classifier any of `accuracy`,
+            `f1`, `mcc`; of what answers questions `exact_match` and `f1`; of another any of `exact_match`,
+            `sequence_error_rate`, `token_error_rate`, `word_error_rate`, `character_error_rate`,
+            `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
         best_metric: which of them chooses the best checkpoint.
         tokenize: tokens of BLEU, GLEU and the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.
@@ -260,6 +284,7 @@ class Recipe:
         tokenizer: see `TokenizerSection`.
         model: fields of the family's configuration, and `preset` to start from one of its presets.
         pretrained: see `PretrainedSection`.
+        masking: see `MaskingSection`.
         training: see `TrainingSection`.
         generation: what `generate()` is given, in evaluation and as the saved model's default. Without a limit of
             length, outputs have at most twice the tokens of the longest training target.
@@ -276,6 +301,7 @@ class Recipe:
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     model: dict[str, Any] = field(default_factory=dict)
     pretrained: PretrainedSection = field(default_factory=PretrainedSection)
+    masking: MaskingSection = field(default_factory=MaskingSection)
     training: TrainingSection = field(default_factory=TrainingSection)
     generation: dict[str, Any] = field(default_factory=dict)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
@@ -297,6 +323,7 @@ _LEAST = {
     "data.max_source_length": 1,
     "data.max_target_length": 1,
     "data.block_size": 2,
+    "data.stride": 0,
     "data.buffer_size": 1,
     "tokenizer.copy_slots": 0,
     "tokenizer.train_rows": 1,

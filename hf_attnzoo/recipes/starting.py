@@ -1,4 +1,4 @@
-"""What a run starts from that isn't random: a checkpoint's weights and its tokenizer, kept, extended or made anew."""
+"""What a run starts from that is not random: the weights of a checkpoint, and its tokenizer or another."""
 
 import hashlib
 import json
@@ -83,15 +83,15 @@ def starting_point(recipe: Recipe, family: Family) -> Iterator[StartingPoint | N
     folder = _fetched(section)
     ours = family.config_class.model_type
     with TemporaryDirectory() as scratch:
-        kind = _model_type(folder)
-        if kind is None or not kind.startswith("attnzoo_"):
+        kind = _config(folder).get("model_type")
+        if kind is None or not str(kind).startswith("attnzoo_"):
             try:
                 folder = convert(folder, Path(scratch) / "converted")
             except (ValueError, OSError) as error:
                 raise ValueError(
                     f"pretrained.model={section.model}: of no family, and not to be converted: {error}"
                 ) from error
-            kind = _model_type(folder)
+            kind = _config(folder)["model_type"]
         if kind != ours:
             raise ValueError(
                 f"pretrained.model={section.model} is of the type {kind}, but family={family.name} has {ours}"
@@ -117,15 +117,16 @@ def _fetched(section: PretrainedSection) -> Path:
         ) from error
 
 
-def _model_type(folder: Path) -> str | None:
+def _config(folder: Path) -> dict[str, Any]:
+    """What `config.json` says; nothing where there is none."""
     file = folder / "config.json"
     if not file.is_file():
-        return None
+        return {}
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not valid JSON: {error}") from error
-    return config.get("model_type") if isinstance(config, dict) else None
+    return config if isinstance(config, dict) else {}
 
 
 def starting_processor(start: StartingPoint, recipe: Recipe, task: Task, rows: Dataset, console: Console) -> Processor:
@@ -144,9 +145,10 @@ def starting_processor(start: StartingPoint, recipe: Recipe, task: Task, rows: D
     Raises:
         ValueError: if the checkpoint has none, or it can't be extended.
     """
-    how = recipe.pretrained.tokenizer
+    how, config = recipe.pretrained.tokenizer, _config(start.folder)
     if how == "train":
         processor = task.build_processor(rows)
+        task.adopt(processor, config)
         say(console, f"tokenizer: trained anew, its embeddings don't come from {start.name}")
         return processor
     try:
@@ -156,7 +158,7 @@ def starting_processor(start: StartingPoint, recipe: Recipe, task: Task, rows: D
             f"pretrained.model={start.name} has no tokenizer that can be loaded; pretrained.tokenizer=train makes one "
             f"({error})"
         ) from error
-    task.adopt(processor)
+    task.adopt(processor, config)
     if how == "extend":
         added = extend_vocabulary(
             getattr(processor, "tokenizer", processor),
@@ -289,13 +291,18 @@ def starting_model(
     finally:
         logging.set_verbosity(verbosity)
     for name, theirs, wanted in sorted(found["mismatched_keys"]):
-        # A head for other classes is no head for these.
         if name.startswith(f"{model.base_model_prefix}."):
             raise ValueError(
                 f"pretrained.model={start.name}: {name} has the shape {tuple(theirs)}, but by the model section it "
                 f"would be {tuple(wanted)}: leave sizes out (on a command line, model={{}} empties the section)"
             )
     new = {*found["missing_keys"], *(name for name, _, _ in found["mismatched_keys"])}
+    if task.label_fields() and (config.id2label != config_class.from_dict(stored).id2label):
+        # A head for other classes is no head for these, even where it has the shape.
+        fresh = model_class(config).state_dict()
+        heads = {name: fresh[name] for name in fresh if not name.startswith(f"{model.base_model_prefix}.")}
+        model.load_state_dict(heads, strict=False)
+        new |= heads.keys()
     if recipe.pretrained.tokenizer == "train":
         model, anew = _with_new_vocabulary(model, task.model_fields(processor), start)
         new |= anew

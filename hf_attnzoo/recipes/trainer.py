@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils.dataclasses import get_module_class_from_name
 from rich.console import Console
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -54,6 +55,7 @@ class ZooTrainer(Seq2SeqTrainer):
             weights as they are.
         most_skipped: steps with a loss or a gradient that isn't finite that are left out at most. Default: `None`, the
             first one stops the training.
+        counted: what its speed is told in, `target tokens` or, of all that is read, `tokens`.
         console: where to report to. Default: `None`, standard output.
         kwargs: see `Seq2SeqTrainer`. Batches have `labels`.
     """
@@ -69,11 +71,15 @@ class ZooTrainer(Seq2SeqTrainer):
         ema_decay: float | None = None,
         most_skipped: int | None = None,
         console: Console | None = None,
+        counted: str = "target tokens",
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.counted = counted
         self._model_class = type(self.model)
         self._whole_model: PreTrainedModel | None = None
+        if self.is_fsdp_enabled:
+            self._choose_shards()
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
         # Seq2SeqTrainer doesn't pass it on.
@@ -93,6 +99,17 @@ class ZooTrainer(Seq2SeqTrainer):
         self.weight_average = None if ema_decay is None else WeightAverage(self, ema_decay)
         if self.weight_average is not None:
             self.add_callback(self.weight_average)
+
+    def _choose_shards(self) -> None:
+        plugin = self.accelerator.state.fsdp_plugin
+        if plugin.transformer_cls_names_to_wrap is None:
+            # A recurrent decoder takes a step for every token, and uses parts of it outside of it: its weights stay
+            # together from the first step to the last.
+            plugin.transformer_cls_names_to_wrap = [
+                name
+                for name in self.model._no_split_modules or ()
+                if not name.endswith(("Decoder", "DecoderStep")) and get_module_class_from_name(self.model, name)
+            ]
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """See `Trainer.train`."""
@@ -178,6 +195,7 @@ class ZooTrainer(Seq2SeqTrainer):
         if not self._streams:
             self._batch_sampler.set_epoch(epoch)
         if hasattr(self._train_collator, "set_epoch"):
+            # Masks, and what dropout does to words, differ from epoch to epoch.
             self._train_collator.set_epoch(epoch)
 
     def rows_of_batch(self, place: int) -> list[int]:
@@ -193,7 +211,8 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """One forward and backward pass; see `Trainer.training_step`."""
-        self.target_tokens_seen += int((inputs["labels"] != IGNORE_INDEX).sum())
+        counted = inputs["attention_mask"] if self.counted == "tokens" else inputs["labels"] != IGNORE_INDEX
+        self.target_tokens_seen += int(counted.sum())
         loss = super().training_step(model, inputs, *args, **kwargs)
         self.guard.see(loss)
         return loss
@@ -236,7 +255,8 @@ class ZooTrainer(Seq2SeqTrainer):
         if self.is_world_process_zero():
             self._whole_model = self._model_class(self.model.config)
             self._whole_model.load_state_dict(weights)
-            self._whole_model.generation_config = self.model.generation_config
+            if self.model.can_generate():
+                self._whole_model.generation_config = self.model.generation_config
             self._whole_model.to(self.args.device)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
@@ -265,6 +285,8 @@ class ZooTrainer(Seq2SeqTrainer):
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         """Generate and score one batch; see `Seq2SeqTrainer.prediction_step`."""
+        if not self.args.predict_with_generate:
+            return super().prediction_step(*args, **kwargs)
         # The parent writes defaults, a max_length of 20 among them, into the model's own settings.
         settings = self.model.generation_config
         self.model.generation_config = copy.deepcopy(settings)

@@ -66,7 +66,7 @@ def test_what_is_missing_is_named(saved, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
         convert(tmp_path / "nowhere", tmp_path / "ours")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"no config\.json, no config\.yaml, and 0 files \.pt"):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json, no best\.ckpt, and 0 files \.ckpt or \.pt"):
         convert(tmp_path / "empty", tmp_path / "ours")
     (saved / "model.safetensors").rename(saved / "pytorch_model.bin")
     with pytest.raises(FileNotFoundError, match="safetensors alone, never from a pickle"):

@@ -461,7 +461,7 @@ def test_which_file_is_read(tmp_path):
     assert command.exit_code == 0, command.output
     (folder / "best.ckpt").rename(folder / "300.ckpt")
     (folder / "200.ckpt").write_bytes(b"noise")
-    with pytest.raises(FileNotFoundError, match=r"no best\.ckpt, no latest\.ckpt, and 2 other files \.ckpt"):
+    with pytest.raises(FileNotFoundError, match=r"no best\.ckpt, and 2 files \.ckpt or \.pt, of which one is wanted"):
         convert(folder, tmp_path / "ours")
     with pytest.raises(ValueError, match=r"200\.ckpt can't be read as tensors and plain values"):
         convert(folder / "200.ckpt", tmp_path / "ours")

@@ -3,6 +3,7 @@
 import datasets
 import numpy as np
 import pytest
+from accelerate.data_loader import BatchSamplerShard
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -79,3 +80,13 @@ def test_rows_know_their_epoch_in_every_process(workers):
         plain.set_epoch(epoch)
         expected = [[epoch_of(blocks, epoch)[row] for row in batch] for batch in plain]
         assert [[row["input_ids"] for row in batch] for batch in loader] == expected
+
+
+def test_two_processes_share_the_rows_of_an_epoch():
+    sampler = EpochBatchSampler([0] * 8, [4] * 8, max_tokens=8, seed=5)
+    sampler.set_epoch(2)
+    first, second = (list(BatchSamplerShard(sampler, 2, process)) for process in (0, 1))
+    # Four batches of two rows: the rows of epoch 2 are numbered from 16.
+    assert [len(first), len(second)] == [2, 2]
+    assert sorted(row for batch in first + second for row in batch) == list(range(16, 24))
+    assert [batch for pair in zip(first, second, strict=True) for batch in pair] == list(sampler)

@@ -35,6 +35,7 @@ def test_the_parts_make_the_score(name):
     statistics = sentence_statistics(name, FIRST, REFERENCES, **settings)
     scores = generation_metrics(FIRST, REFERENCES, names=[name], **settings)
     assert statistics.value == pytest.approx(scores[name])
+    assert statistics.signature == scores[f"{name}_signature"]
     half = generation_metrics(
         FIRST[::2], REFERENCES[::2], names=[name], lowercase=True, tokenize="char", sources=SECOND[::2]
     )

@@ -39,6 +39,7 @@ from hf_attnzoo.testing import scattered
 TASK = "attnzoo-translation"
 TEXTS = ["ab c", "f", "", "fedcba abc", "   ", "cab fade"]
 POSITIONS = 16
+SPECIAL = ("<unk>", "<pad>", "<s>", "</s>")
 
 
 def randomize(model, scale):
@@ -251,6 +252,9 @@ def test_alignments(pipe, options):
             ids = row["translation_token_ids"].tolist()
             assert record["source_tokens"] == [*text, "</s>"]
             assert record["target_tokens"] == [names[index] for index in ids[1:]]
+            assert record["source_spans"] == [*((start, start + 1) for start in range(len(text))), None]
+            for token, span in zip(record["target_tokens"], record["target_spans"], strict=True):
+                assert span is None if token in SPECIAL else record["translation_text"][slice(*span)] == token
             expected = force(pipe, text, ids, output_attentions=True).cross_attentions[-1][0].mean(0)
             torch.testing.assert_close(torch.tensor(record["alignment"]), expected, atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(expected.sum(1), torch.ones(len(ids) - 1), atol=1e-5, rtol=0)

@@ -1,23 +1,33 @@
 """What the processes of `test_scale.py` do: in a file of its own, since they are started by name."""
 
+import errno
+import itertools
 import json
 import os
+import random
+import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import DistributedType, PartialState
 from datasets import Dataset
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from transformers import Seq2SeqTrainingArguments, set_seed
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from transformers import Seq2SeqTrainingArguments, modeling_utils, set_seed
 
 from hf_attnzoo import BERTConfig, BERTForMaskedLM, train_tokenizer
 from hf_attnzoo.data import MaskingCallback, MaskingCollator, TokenBudgetBatchSampler, token_lengths, tokenize_texts
 from hf_attnzoo.recipes import build_recipe, run_recipe
+from hf_attnzoo.recipes import run as run_module
 from hf_attnzoo.recipes.building import build_model, build_trainer, generation_config
-from hf_attnzoo.recipes.resume import claim_output
+from hf_attnzoo.recipes.disk import discard
+from hf_attnzoo.recipes.resume import claim_output, last_complete_checkpoint
 from hf_attnzoo.recipes.run import find_family, load_splits
 from hf_attnzoo.recipes.tasks import make_task
 from hf_attnzoo.recipes.trainer import ZooTrainer
@@ -123,6 +133,7 @@ def curve(content: dict[str, Any], batches: int, accumulation: int) -> dict[str,
         trainer, _ = trainer_of(content, batches)
     before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     trainer.train()
+    trainer.gather_model()
     history = trainer.state.log_history
     return {
         "batches": len(trainer._batch_sampler),
@@ -137,7 +148,7 @@ def curve(content: dict[str, Any], batches: int, accumulation: int) -> dict[str,
             if "eval_loss" in entry
         ],
         "before": before,
-        "weights": {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()},
+        "weights": {name: tensor.clone() for name, tensor in trainer.whole_model.state_dict().items()},
     }
 
 
@@ -218,3 +229,231 @@ def resumed(rank: int, size: int, folder: Path, content: dict[str, Any], stop_at
     torch.save = watched_save
     stop_and_go_on(content, stop_at, str(folder / "again"))
     (folder / f"written{rank}.json").write_text(json.dumps(written))
+
+
+def sharded(
+    rank: int, size: int, folder: Path, environment: dict[str, str], contents: dict[str, dict[str, Any]], run: str
+) -> None:
+    """Train every family with FSDP2 on the processor, where torch can do it and Accelerate doesn't offer it.
+
+    Args:
+        environment: variables that `accelerate launch` would set.
+        run: family whose recipe is run to its end.
+    """
+    join_group(rank, size, folder)
+    os.environ |= environment
+    PartialState._prepare_backend = lambda *args: ("gloo", DistributedType.MULTI_GPU)
+    PartialState.set_device = lambda state: setattr(state, "device", torch.device("cpu"))
+    run_module.heed_launcher = lambda recipe: recipe
+    shards = {}
+    gather = ZooTrainer.gather_model
+
+    def spy(trainer: ZooTrainer) -> None:
+        units = [module for module in trainer.model.modules() if isinstance(module, FSDPModule)]
+        plain = [name for name, weight in trainer.model.named_parameters() if not isinstance(weight, DTensor)]
+        shards[trainer.model.config.model_type] = {"units": len(units), "plain": plain}
+        gather(trainer)
+
+    ZooTrainer.gather_model = spy
+    for family, content in contents.items():
+        result = curve(content, 2, 1)
+        if rank == 0:
+            keep(result, folder / family)
+    run_recipe(build_recipe(contents[run] | {"output": str(folder / "whole")}), Console(quiet=True))
+    (folder / f"shards{rank}.json").write_text(json.dumps(shards))
+
+
+class Watched:
+    """Forks of this process that are killed, or told that the disk is full, when they change the disk for a k-th time.
+
+    Args:
+        start: folder that each of them gets a copy of, and works in.
+        action: what they do.
+        check: called with the copy, after each of them.
+    """
+
+    def __init__(self, start: Path, action: Callable[[], None], check: Callable[[Path], None]):
+        self.start, self.action, self.check = start, action, check
+        self.events = 0
+
+    def run(self) -> None:
+        """Kill at every event, until there is none left; and with half of what was being written when there was."""
+        self._installed()
+        for number in itertools.count():
+            folder, writing, ended = self.attempt(number)
+            self.check(folder)
+            if ended:
+                self.events = number
+                shutil.rmtree(folder)
+                return
+            if writing is not None and (folder / writing).is_file():
+                for size in {(folder / writing).stat().st_size // 2, 0}:
+                    os.truncate(folder / writing, size)
+                    self.check(folder)
+            shutil.rmtree(folder)
+
+    def attempt(self, number: int, error: int | None = None) -> tuple[Path, str | None, bool]:
+        """One fork. Returns its folder, the file that it was writing, and whether it came to its end."""
+        folder = Path(shutil.copytree(self.start, self.start.with_name("attempt")))
+        read, write = os.pipe()
+        drawn = random.getstate()
+        process = os.fork()
+        if process == 0:
+            # A fork draws anew.
+            random.setstate(drawn)
+            os.chdir(folder)
+            self.state = [number, write, None, error]
+            status = 0
+            try:
+                self.action()
+            except BaseException as problem:
+                os.write(write, f"{type(problem).__name__}: {problem}".encode())
+                status = 1
+            finally:
+                os._exit(status)
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            told = pipe.read().decode()
+        _, status = os.waitpid(process, 0)
+        if error is None and status not in (0, signal.SIGKILL):
+            raise AssertionError(told)
+        return folder, told or None, status == 0
+
+    def _installed(self) -> None:
+        self.state = None
+        save, save_tensors = torch.save, modeling_utils.safe_save_file
+
+        # These write without Python's knowledge.
+        def watched_save(value: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+            self._event("open", (str(path), "w", os.O_WRONLY))
+            save(value, path, *args, **kwargs)
+
+        def watched_save_tensors(tensors: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+            self._event("open", (str(path), "w", os.O_WRONLY))
+            save_tensors(tensors, path, *args, **kwargs)
+
+        torch.save, modeling_utils.safe_save_file = watched_save, watched_save_tensors
+        sys.addaudithook(self._event)
+
+    def _event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.state is None or not changes_disk(event, arguments):
+            return
+        left, pipe, writing, error = self.state
+        if error is not None and event not in ("open", "os.mkdir"):
+            # A full disk stops nobody from removing things.
+            return
+        if left == 0:
+            self.state = None
+            if error is not None:
+                raise OSError(error, os.strerror(error), str(arguments[0]))
+            if writing is not None:
+                os.write(pipe, os.path.relpath(writing).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.state = [left - 1, pipe, os.path.abspath(str(arguments[0])) if event == "open" else None, error]
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def same(left: dict[str, bytes], right: dict[str, bytes]) -> None:
+    """Assert that folders have the same files."""
+    for name in sorted(left.keys() | right.keys()):
+        if left.get(name) != right.get(name):
+            raise AssertionError(f"{name} is {left.get(name)!r:.500}, not {right.get(name)!r:.500}")
+
+
+def killed_while_saving(rank: int, size: int, folder: Path, content: dict[str, Any]) -> None:
+    """Save the third checkpoint of a run, and its model in the place of an older one, killed at every moment of it."""
+    os.chdir(folder)
+    # In each copy the run is at the same place.
+    content = content | {"output": "run"}
+    recipe = build_recipe(content)
+    checkpoints, model = Path("run", "checkpoints"), Path("run", "model")
+    run_recipe(recipe, Console(quiet=True))
+    counts, full = {}, {}
+
+    def watch(name: str, action: Callable[[], None], check: Callable[[Path, Path], None]) -> None:
+        here = Path(shutil.copytree(folder / "run", folder / name / "start" / "run")).parent
+        done = Path(shutil.copytree(here, folder / name / "done"))
+        watched = Watched(here, action, lambda copy: check(copy, done))
+        drawn = random.getstate()
+        process = os.fork()
+        if process == 0:
+            random.setstate(drawn)
+            os.chdir(done)
+            action()
+            os._exit(0)
+        if os.waitpid(process, 0)[1] != 0:
+            raise AssertionError(f"{name} fails without being killed")
+        watched.run()
+        counts[name] = watched.events
+        full[name] = 0
+        # A full disk at some of the same moments
+        for number in itertools.count(0, 7):
+            copy, told, ended = watched.attempt(number, errno.ENOSPC)
+            if ended:
+                shutil.rmtree(copy)
+                break
+            for part in (
+                "OSError: ",
+                str(checkpoints / "checkpoint-6" if name == "checkpoint" else model),
+                "No space",
+            ):
+                if part not in told:
+                    raise AssertionError(f"{name}: {told} doesn't tell {part}")
+            check(copy, done)
+            shutil.rmtree(copy)
+            full[name] += 1
+
+    claim = []
+
+    def check_checkpoint(copy: Path, done: Path) -> None:
+        found = last_complete_checkpoint(copy / checkpoints)
+        if found is None:
+            raise AssertionError("no checkpoint is left")
+        before = folder / "checkpoint" / "start" if found.name == "checkpoint-4" else done
+        same(contents_of(found), contents_of(before / checkpoints / found.name))
+
+    def check_model(copy: Path, done: Path) -> None:
+        files = contents_of(copy / model) if (copy / model).exists() else {}
+        if files and files != contents_of(done / model):
+            if files != contents_of(folder / "model" / "start" / model):
+                raise AssertionError(f"{model} is neither the old nor the new one: {sorted(files)}")
+            files = {}
+        os.chdir(copy)
+        found = claim[0]()
+        os.chdir(folder)
+        if not files:
+            # The model can be had from the last checkpoint.
+            last = contents_of(folder / "model" / "start" / checkpoints / "checkpoint-6")
+            if found is None:
+                raise AssertionError("neither the model nor a checkpoint is left")
+            same(contents_of(copy / found), last)
+        left = {path.name for path in (copy / "run").iterdir()} - {"model", "checkpoints", ".run.json"}
+        if left:
+            raise AssertionError(f"{left} lies about")
+
+    save_checkpoint, save_run, claim_output = ZooTrainer._save_checkpoint, run_module.save_run, run_module.claim_output
+
+    def spy_claim(*args: Any) -> Path | None:
+        claim.append(lambda: claim_output(*args))
+        return claim_output(*args)
+
+    def spy_checkpoint(trainer: ZooTrainer, *args: Any) -> None:
+        if trainer.state.global_step == 6:
+            watch("checkpoint", lambda: save_checkpoint(trainer, *args), check_checkpoint)
+        save_checkpoint(trainer, *args)
+
+    def spy_run(*args: Any) -> None:
+        def save() -> None:
+            save_run(*args)
+            discard(checkpoints)
+
+        watch("model", save, check_model)
+        save_run(*args)
+
+    ZooTrainer._save_checkpoint, run_module.save_run, run_module.claim_output = spy_checkpoint, spy_run, spy_claim
+    run_recipe(recipe, Console(quiet=True))
+    (folder / "counts.json").write_text(json.dumps({"killed": counts, "full": full}))

@@ -1,20 +1,30 @@
 """A run that was killed, at any moment, ends as if it had not been."""
 
+import io
 import itertools
 import json
+import random
 import re
+import resource
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from accelerate.data_loader import DataLoaderShard
+from datasets import Dataset, Features, List, Value
+from datasets import Image as ImageFeature
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
 from hf_attnzoo.data import TokenBudgetBatchSampler
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
-from hf_attnzoo.recipes.resume import last_complete_checkpoint
+from hf_attnzoo.recipes.resume import claim_output, last_complete_checkpoint
+from hf_attnzoo.recipes.tasks.captioning import CaptioningTask
+from hf_attnzoo.recipes.tasks.translation import TranslationTask
 from hf_attnzoo.recipes.trainer import ZooTrainer
 
 # Five batches an epoch
@@ -258,6 +268,112 @@ def test_changed_data_is_noticed(world):
     pairs.write_text(pairs.read_text().replace("a b\tb a", "a b\ta b"))
     with pytest.raises(ValueError, match="is of a run with digest of the data="):
         world.run(**data)
+
+
+def test_a_reference_that_changed_is_noticed_though_the_first_is_the_same():
+    class Section:
+        recipe = None
+
+    pairs = {"source": ["a"], "target": ["b"]}
+    digests = {
+        TranslationTask.digest(Section, Dataset.from_dict(pairs | more))
+        for more in ({}, {"references": [["b", "c"]]}, {"references": [["b", "d"]]}, {"references": [["b"]]})
+    }
+    assert len(digests) == 4
+    # Texts that run into each other are different texts.
+    assert TranslationTask.digest(Section, Dataset.from_dict({"source": ["a", "b"], "target": ["c", "d"]})) != (
+        TranslationTask.digest(Section, Dataset.from_dict({"source": ["a", "b\0c"], "target": ["d", ""]}))
+    )
+    picture = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(picture, "png")
+    features = Features({"image": ImageFeature(), "caption": Value("string"), "captions": List(Value("string"))})
+    digests = set()
+    for captions in (["a", "b"], ["a", "c"], ["a"]):
+        row = {"image": [{"bytes": picture.getvalue()}], "caption": ["a"], "captions": [captions]}
+        digests.add(CaptioningTask.digest(Section, Dataset.from_dict(row, features=features)))
+    assert len(digests) == 3
+
+
+def test_every_kind_of_chance_goes_on_where_it_was(world, monkeypatch):
+    drawn = []
+    step = ZooTrainer.training_step
+
+    def spy(trainer, *args, **kwargs):
+        # The draws are of the run, as those of a data collator or a model would be.
+        drawn.append((random.random(), float(np.random.rand()), float(torch.rand(()))))  # noqa: NPY002
+        return step(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(ZooTrainer, "training_step", spy)
+    # A model made of attention; five batches an epoch, two of them a step: the checkpoint at 2 is in the first epoch.
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    attentive = {"family": "transformer", "model": {"hidden_size": 8, "dropout": 0.3, **sizes}}
+    length = {"training__max_steps": 5, "training__gradient_accumulation_steps": 2, **attentive}
+    whole = world.run("whole", **length)
+    before = drawn.copy()
+    assert len(before) == len(set(before)) == 9
+    drawn.clear()
+    world.kill(4, **length)
+    killed = drawn.copy()
+    drawn.clear()
+    again = world.run(**length)
+    # Steps of two batches, the last of an epoch with one: killed in the fourth, gone on with after the second.
+    assert killed[:5] == before[:5]
+    assert drawn == before[4:]
+    assert_same(whole, again)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(world, monkeypatch):
+    step = ZooTrainer.training_step
+
+    def spoil(trainer, *args, **kwargs):
+        if trainer.state.global_step == 2:
+            next(trainer.model.parameters()).data.fill_(float("inf"))
+        return step(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(ZooTrainer, "training_step", spoil)
+    with pytest.raises(FloatingPointError, match=r"the loss is (nan|inf) at step 3: .*lower training\.learning_rate"):
+        world.run()
+    checkpoints = world.folder / "run" / "checkpoints"
+    assert last_complete_checkpoint(checkpoints) == checkpoints / "checkpoint-2"
+
+
+def test_another_number_of_processes_does_not_go_on_with_it(world):
+    world.kill(4)
+    run = world.folder / "run" / "checkpoints" / "run.json"
+    run.write_text(run.read_text().replace('"number of processes": 1', '"number of processes": 2'))
+    with pytest.raises(ValueError, match="is of a run with number of processes=2, not 1"):
+        world.run()
+
+
+def test_processes_that_share_no_disk_are_told(tmp_path, recipe_content):
+    recipe = build_recipe(recipe_content(tmp_path / "run"))
+    with pytest.raises(ValueError, match=r"run\.json, which the first process has written, is not to be seen here"):
+        claim_output(recipe, {}, main_process=False, processes=2)
+
+
+@pytest.mark.parametrize("limit", [300, 3000, 30000])
+def test_writers_of_every_kind_name_what_they_could_not_write(world, limit):
+    # A file can't grow beyond the limit: Python, safetensors and torch each fail in their own words.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    save = ZooTrainer._save_checkpoint
+
+    def limited(trainer, *args, **kwargs):
+        if trainer.state.global_step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            save(trainer, *args, **kwargs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with world.patch.context() as patch:
+        patch.setattr(ZooTrainer, "_save_checkpoint", limited)
+        checkpoints = world.folder / "run" / "checkpoints"
+        with pytest.raises(OSError, match=re.escape(f"{checkpoints / 'checkpoint-4'} can't be written: ")):
+            world.run()
+    assert last_complete_checkpoint(checkpoints) == checkpoints / "checkpoint-2"
+    world.steps = 0
+    world.run()
+    assert world.steps == 2
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "model"])

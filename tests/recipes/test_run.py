@@ -107,7 +107,8 @@ def test_progress_is_told_in_whole_lines(run, monkeypatch):
     lines = printed.splitlines()
     assert lines[0] == "train: 80 pairs, such as 'd' → 'd'"
     for step in (1, 2, 3, 4):
-        pattern = rf"step {step}/4 · loss \d+\.\d{{4}} · [\d,]+ target tokens/s · 0:\d\d left"
+        pattern = rf"step {step}/4 · loss \d+\.\d{{4}} · gradient norm \d+\.\d\d · [\d,]+ target tokens/s"
+        pattern += r" · 0:\d\d left"
         assert [line for line in lines if re.fullmatch(pattern, line)]
     evaluations = [line for line in lines if "· validation:" in line]
     assert [line.split(" ·")[0] for line in evaluations] == ["step 2/4", "step 4/4"]

@@ -1,10 +1,28 @@
 """However many processes there are, a run does what one process does, and nothing of it is lost."""
 
+import functools
+import json
 import multiprocessing
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import scale_workers
 import torch
+import yaml
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from hf_attnzoo.recipes import build_recipe
+from hf_attnzoo.recipes.building import heed_launcher
+from hf_attnzoo.recipes.resume import last_complete_checkpoint
+
+ROOT = Path(__file__).parents[2]
 
 SGD = {
     "optimizer": "sgd",
@@ -88,22 +106,33 @@ def two_processes(tmp_path_factory, contents):
     return lambda family: [scale_workers.recall(folder / f"rank{rank}" / family) for rank in range(2)]
 
 
+@pytest.fixture(scope="module")
+def accumulated(tmp_path_factory, contents):
+    """What one process makes of a family that takes two batches a step."""
+    folder = tmp_path_factory.mktemp("accumulated")
+
+    @functools.cache
+    def train(family):
+        return scale_workers.curve(contents(family, str(folder / family)), batches=2, accumulation=2)
+
+    return train
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_two_processes_two_batches_and_a_double_batch_are_one(two_processes, contents, tmp_path, family):
+def test_two_processes_two_batches_and_a_double_batch_are_one(two_processes, accumulated, contents, tmp_path, family):
     two, other = two_processes(family)
     assert two["losses"] == other["losses"]
     assert all(other["weights"][name].equal(tensor) for name, tensor in two["weights"].items())
 
-    accumulated = scale_workers.curve(contents(family, str(tmp_path / "a")), batches=2, accumulation=2)
     double = scale_workers.curve(contents(family, str(tmp_path / "b")), batches=1, accumulation=1)
-    assert two["batches"] == accumulated["batches"] == 2
+    assert two["batches"] == accumulated(family)["batches"] == 2
     assert double["batches"] == 1
     assert len(two["losses"]) == 3
     # It learns, so that equal curves say something.
     assert two["losses"][2] < two["losses"][0]
     moved = max(float((tensor - two["before"][name]).abs().max()) for name, tensor in two["weights"].items())
     assert moved > 0.01
-    for one in (accumulated, double):
+    for one in (accumulated(family), double):
         assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
         assert two["before"].keys() == one["before"].keys()
         assert all(one["before"][name].equal(tensor) for name, tensor in two["before"].items())
@@ -112,3 +141,216 @@ def test_two_processes_two_batches_and_a_double_batch_are_one(two_processes, con
         # Five rows in batches of two: one process has copies to fill up with, and nobody counts them.
         for score, expected in zip(two["scores"], one["scores"], strict=True):
             assert score == pytest.approx(expected, rel=1e-5)
+
+
+# Two epochs of five batches, two at a time: a checkpoint at 2 is in the middle of the first, the stop in the second.
+STOPPED = {"max_steps": 5, "eval_steps": 2, "logging_steps": 1, "gradient_accumulation_steps": 2, "batch_tokens": 30}
+
+
+def stoppable(content, **changes):
+    content["data"] |= {"train": {"size": 20}, "validation": {"size": 2}, "test": {"size": 2}}
+    content["training"] = STOPPED | {"learning_rate": 0.02, "warmup_steps": 1} | changes
+    content["model"] |= {"dropout": 0.3}
+    content["evaluation"]["samples"] = 0
+    return content
+
+
+def same_model(left, right):
+    left, right = (load_file(Path(folder) / "model" / "model.safetensors") for folder in (left, right))
+    assert left.keys() == right.keys()
+    return all(left[name].equal(tensor) for name, tensor in right.items())
+
+
+def test_two_processes_that_were_stopped_go_on_as_if_they_had_not_been(recipe_content, tmp_path):
+    for family in ("rnnsearch", "transformer"):
+        folder = tmp_path / family
+        content = stoppable(recipe_content(folder / "whole", family=family, model=dict(FAMILIES[family])))
+        start(2, scale_workers.resumed, folder, content, 3)
+        assert same_model(folder / "whole", folder / "again")
+        written = [json.loads((folder / f"written{rank}.json").read_text()) for rank in range(2)]
+        # The second process makes folders for its random numbers, and writes nothing else.
+        mine = {Path(path).name for path in written[1] if str(folder) in path}
+        assert {name for name in mine if not name.startswith("checkpoint-")} == {"rng_state_1.pth"}
+        assert {"run.json", "rng_state_0.pth", "trainer_state.json"} <= {Path(path).name for path in written[0]}
+
+
+def launched(name, *options):
+    file = ROOT / "training" / "accelerate" / name
+    arguments = launch_command_parser().parse_args(["--config_file", str(file), *options, "train.py", "quickstart"])
+    arguments, defaults, _ = _validate_launch_command(arguments)
+    return arguments, defaults
+
+
+def test_shards_on_the_processor_train_the_same(contents, accumulated, tmp_path):
+    arguments, _ = launched("fsdp2.yaml")
+    environment = {
+        name: value
+        for name, value in prepare_multi_gpu_env(arguments).items()
+        if name.startswith(("FSDP", "ACCELERATE_USE"))
+    }
+    assert environment["FSDP_VERSION"] == "2"
+    folder = tmp_path / "group"
+    recipes = {family: contents(family, str(tmp_path / family)) for family in FAMILIES}
+    start(2, scale_workers.sharded, folder, environment, recipes, "gpt")
+    shards = json.loads((folder / "shards0.json").read_text())
+    for family in FAMILIES:
+        assert shards[f"attnzoo_{family}"]["plain"] == []
+        # The embedding, the head and the rest at least; and the layers of those that are made of layers.
+        assert shards[f"attnzoo_{family}"]["units"] >= 2
+        one, two = accumulated(family), scale_workers.recall(folder / family)
+        assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
+        for name, tensor in two["weights"].items():
+            torch.testing.assert_close(one["weights"][name], tensor, rtol=1e-4, atol=1e-5, msg=f"{family}: {name}")
+    # Embedding and head of GPT are one weight, which a single file holds once.
+    saved = load_file(folder / "whole" / "model" / "model.safetensors")
+    assert "lm_head.weight" not in saved
+    model = AutoModelForCausalLM.from_pretrained(folder / "whole" / "model")
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    assert (folder / "whole" / "model" / "README.md").is_file()
+
+
+def test_killed_or_out_of_space_at_any_moment_of_saving(recipe_content, tmp_path):
+    content = recipe_content("run", training__max_steps=6, evaluation__maps=1, evaluation__samples=1)
+    content["training"]["save_total_limit"] = 1
+    start(1, scale_workers.killed_while_saving, tmp_path, content)
+    counts = json.loads((tmp_path / "counts.json").read_text())
+    assert counts["killed"]["checkpoint"] > 20
+    assert counts["killed"]["model"] > 20
+    assert min(counts["full"].values()) > 2
+
+
+GPUS = {"multi_gpu": True, "num_processes": 2, "num_machines": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "precision"),
+    [
+        ("cpu.yaml", {"multi_gpu": False, "num_processes": 1, "use_cpu": True}, "no"),
+        ("cpus.yaml", {**GPUS, "use_cpu": True}, "no"),
+        ("gpu.yaml", {"multi_gpu": False, "num_processes": 1, "use_cpu": False}, "no"),
+        ("gpu-bf16.yaml", {"multi_gpu": False, "num_processes": 1}, "bf16"),
+        ("gpu-fp16.yaml", {"multi_gpu": False, "num_processes": 1}, "fp16"),
+        ("gpus.yaml", {**GPUS, "use_cpu": False, "gpu_ids": "all"}, "no"),
+        ("gpus-bf16.yaml", GPUS, "bf16"),
+        (
+            "nodes.yaml",
+            {"multi_gpu": True, "num_processes": 16, "num_machines": 2, "machine_rank": 0, "same_network": True},
+            "no",
+        ),
+        ("fsdp2.yaml", {"use_fsdp": True, "multi_gpu": False, "num_processes": 2, "fsdp_version": 2}, "bf16"),
+        ("zero3.yaml", {"use_deepspeed": True, "zero_stage": 3, "zero3_save_16bit_model": True}, "bf16"),
+    ],
+)
+def test_accelerate_reads_what_is_written_for_it(name, expected, precision, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    arguments, defaults = launched(name)
+    assert {key: getattr(arguments, key) for key in expected} == expected
+    assert arguments.mixed_precision == precision
+    assert arguments.training_script_args == ["quickstart"]
+    # What accelerate doesn't know it would have refused; what it writes is what was read.
+    content = yaml.safe_load((ROOT / "training" / "accelerate" / name).read_text())
+    for key, value in content.items():
+        if isinstance(value, dict):
+            assert getattr(defaults, key) == value
+        else:
+            assert str(getattr(defaults, key)).removeprefix("DistributedType.") in (str(value), f"{value}".strip("'"))
+
+
+def test_launch_files_are_all_tested_and_explained():
+    tested = test_accelerate_reads_what_is_written_for_it.pytestmark[0].args[1]
+    files = sorted((ROOT / "training" / "accelerate").iterdir())
+    assert [file.name for file in files] == sorted(name for name, *_ in tested)
+    readme = (ROOT / "README.md").read_text()
+    for file in files:
+        for line in file.read_text().splitlines():
+            assert not line or line.startswith("#") or "  # " in line, f"{file.name}: {line}"
+        assert f"`{file.name}`" in readme
+
+
+def test_machines_meet_where_the_first_one_says():
+    arguments, _ = launched("nodes.yaml", "--machine_rank", "1", "--main_process_ip", "10.0.0.7")
+    # On another machine than this one, whose port nobody asks for.
+    prepare_multi_gpu_env(arguments)
+    assert (arguments.nnodes, arguments.nproc_per_node, arguments.node_rank) == ("2", "8", 1)
+    assert (arguments.master_addr, arguments.master_port) == ("10.0.0.7", "29500")
+
+
+def test_deepspeed_is_told_what_the_file_says():
+    arguments, _ = launched("zero3.yaml")
+    arguments.deepspeed_fields_from_accelerate_config = ""
+    _, environment = prepare_deepspeed_cmd_env(arguments)
+    said = {name.removeprefix("ACCELERATE_"): value for name, value in environment.items()}
+    assert said["USE_DEEPSPEED"] == "true"
+    assert said["DEEPSPEED_ZERO_STAGE"] == "3"
+    assert said["DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"] == "true"
+    assert said["DEEPSPEED_ZERO3_INIT"] == "false"
+    assert said["GRADIENT_ACCUMULATION_STEPS"] == said["GRADIENT_CLIPPING"] == "auto"
+    assert said["MIXED_PRECISION"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("environment", "precision", "expected"),
+    [
+        ({}, "fp32", "fp32"),
+        ({"ACCELERATE_MIXED_PRECISION": "no"}, "bf16", "bf16"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "fp32", "bf16"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "fp16", "fp16"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "bf16", "training.precision=bf16, but accelerate launch has"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp8"}, "fp32", "has mixed_precision=fp8: set one of them, to fp32, bf16"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "fp32", "ACCELERATE_USE_FSDP=true shards a model over accelerators"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "fp32", "ACCELERATE_USE_DEEPSPEED=true shards"),
+    ],
+)
+def test_the_recipe_is_that_of_what_is_trained(recipe_content, monkeypatch, environment, precision, expected):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    recipe = build_recipe(recipe_content("run", training__precision=precision))
+    if expected in ("fp32", "bf16", "fp16"):
+        assert heed_launcher(recipe).training.precision == expected
+        assert recipe.training.precision == precision
+    else:
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            heed_launcher(recipe)
+
+
+FAILING = """
+import os, sys
+from hf_attnzoo.cli import app
+from hf_attnzoo.recipes.trainer import ZooTrainer
+
+step = ZooTrainer.training_step
+
+def spoil(trainer, model, inputs, *args, **kwargs):
+    if os.environ["RANK"] == "1" and trainer.state.global_step == 2:
+        for parameter in trainer.model.parameters():
+            parameter.data.fill_(float("nan"))
+    return step(trainer, model, inputs, *args, **kwargs)
+
+ZooTrainer.training_step = spoil
+app(["train", *sys.argv[1:]])
+"""
+
+
+def test_an_error_in_one_process_ends_them_all(recipe_content, tmp_path):
+    # A launch file, as it is launched.
+    (tmp_path / "failing.py").write_text(FAILING)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe_content(tmp_path / "run", training__max_steps=8)))
+    file = ROOT / "training" / "accelerate" / "cpus.yaml"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
+    done = subprocess.run(
+        [*launch, str(tmp_path / "failing.py"), str(tmp_path / "recipe.yaml")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+        check=False,
+        # Bounds, where one would wait for the other for ever.
+        timeout=400,
+    )
+    assert done.returncode != 0
+    assert "attnzoo: the loss is nan at step 3" in done.stderr
+    assert "lower training.learning_rate" in done.stderr
+    # There were two, and one of them spoke.
+    assert len([line for line in done.stdout.splitlines() if line.startswith("train: ")]) == 1
+    assert "step 2/8 · validation" in done.stdout
+    assert last_complete_checkpoint(tmp_path / "run" / "checkpoints").name == "checkpoint-2"

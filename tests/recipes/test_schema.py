@@ -15,6 +15,7 @@ from hf_attnzoo.recipes.reading import read_yaml, write_yaml
 from hf_attnzoo.recipes.schema import (
     DataSection,
     EvaluationSection,
+    MaskingSection,
     PretrainedSection,
     Recipe,
     TokenizerSection,
@@ -236,6 +237,7 @@ SECTIONS = {
     "data": DataSection,
     "tokenizer": TokenizerSection,
     "pretrained": PretrainedSection,
+    "masking": MaskingSection,
     "training": TrainingSection,
     "evaluation": EvaluationSection,
 }

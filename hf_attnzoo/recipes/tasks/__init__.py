@@ -12,6 +12,9 @@ _TASKS = {
     "seq2seq": ("translation", "TranslationTask"),
     "causal-lm": ("language_modeling", "LanguageModelingTask"),
     "image-to-text": ("captioning", "CaptioningTask"),
+    "masked-lm": ("masked_language_modeling", "MaskedLanguageModelingTask"),
+    "text-classification": ("text_classification", "TextClassificationTask"),
+    "question-answering": ("question_answering", "QuestionAnsweringTask"),
 }
 
 

@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
+from ...data import token_lengths
 from ...hub import CardTexts
 from ..schema import Recipe
 from ..trainer import ZooTrainer
@@ -68,6 +69,12 @@ class Task(ABC):
     writes: ClassVar[bool] = True
     """Whether evaluation lets the model write, rather than looks at its loss."""
 
+    generates: ClassVar[bool] = True
+    """Whether the models have a `generate()` whose settings are the recipe's."""
+
+    counted: ClassVar[str] = "target tokens"
+    """What the speed of training is told in; see `ZooTrainer`."""
+
     own_data: ClassVar[str]
     """Command that trains on a person's own data."""
 
@@ -105,8 +112,9 @@ class Task(ABC):
     def build_processor(self, rows: Dataset) -> Processor:
         """What makes tensors of rows, learnt from the training split and from nothing else."""
 
-    def adopt(self, processor: Processor) -> None:
-        """Make the processor of a checkpoint what the task needs, as far as it isn't."""
+    def adopt(self, processor: Processor, config: dict[str, Any]) -> None:
+        """Make the processor of a checkpoint what the task needs, as far as it isn't; and learn from its configuration
+        what the task goes on with."""
         return
 
     @abstractmethod
@@ -147,7 +155,7 @@ class Task(ABC):
         """What makes a batch of prepared rows."""
 
     def dropout_collator(
-        self, processor: Processor, prepared: Dataset
+        self, processor: Processor, model: PreTrainedModel
     ) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
         """What makes a batch of prepared training rows whose words are cut in other ways every epoch.
 
@@ -161,6 +169,18 @@ class Task(ABC):
     @abstractmethod
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
         """How many positions the encoder makes of each row, which with the target's fill the budget of a batch."""
+
+    def target_lengths(self, prepared: Dataset) -> np.ndarray:
+        """How many positions each row's target fills of the budget of a batch."""
+        return token_lengths(prepared, "labels")
+
+    def for_evaluation(self, prepared: Dataset, processor: Processor) -> Dataset:
+        """Prepared rows of the validation or the test split as they are scored."""
+        return prepared
+
+    def size(self, prepared: Dataset, rows: Dataset) -> int:
+        """How many of `card.unit` there are."""
+        return len(prepared)
 
     @abstractmethod
     def trainer_options(self, processor: Processor, validation: Dataset) -> dict[str, Any]:

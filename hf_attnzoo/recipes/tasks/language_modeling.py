@@ -70,7 +70,7 @@ class LanguageModelingTask(Task):
     def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
         return train_tokenizer(source_texts=rows["text"], causal=True, **one_vocabulary(self.recipe))
 
-    def adopt(self, processor: PreTrainedTokenizerBase) -> None:
+    def adopt(self, processor: PreTrainedTokenizerBase, config: dict[str, Any]) -> None:
         if processor.pad_token_id is None:
             # GPT-2 has no token for padding; what stands there is masked, and never predicted.
             processor.pad_token = processor.eos_token

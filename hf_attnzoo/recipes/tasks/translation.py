@@ -138,18 +138,23 @@ class TranslationTask(WritingTask):
     def collator(self, processor: PreTrainedTokenizerBase) -> Seq2SeqCollator:
         return Seq2SeqCollator(processor)
 
-    def dropout_collator(self, processor: PreTrainedTokenizerBase, prepared: Dataset) -> BPEDropoutCollator:
+    def dropout_collator(self, processor: PreTrainedTokenizerBase, model: PreTrainedModel) -> BPEDropoutCollator:
         if self.recipe.tokenizer.copy_slots is not None:
             raise ValueError(
                 f"training.bpe_dropout={self.recipe.training.bpe_dropout} cuts words, and "
                 f"tokenizer.copy_slots={self.recipe.tokenizer.copy_slots} copies whole ones: leave out one of them"
             )
+        data, positions = self.recipe.data, getattr(model.config, "max_position_embeddings", None)
         return BPEDropoutCollator(
             self.collator(processor),
             tokenizer_sides(processor),
             self.recipe.training.bpe_dropout,
             seed=self.recipe.seed,
-            longest=tuple(int(token_lengths(prepared, name).max()) for name in ("input_ids", "labels")),
+            # What the recipe takes, and what the model has positions for
+            limits=(
+                _least(data.max_source_length, positions, getattr(model.config, "max_source_length", None)),
+                _least(data.max_target_length, positions),
+            ),
         )
 
     def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
@@ -183,3 +188,7 @@ class TranslationTask(WritingTask):
 
     def ask(self, pipe: Any, rows: Dataset) -> list[str]:
         return [item["translation_text"] for item in pipe(list(rows["source"]))]
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)

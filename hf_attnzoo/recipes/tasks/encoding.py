@@ -1,0 +1,158 @@
+"""What the tasks of encoders have in common, whose models say something of a text, and write none."""
+
+import sys
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer, DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+
+from ...data import token_lengths
+from ...models.tokenization_attnzoo import train_tokenizer
+from ...registry import FAMILIES
+from ..schema import DataSection, EvaluationSection, MaskingSection, TrainingSection
+from ..trainer import ZooTrainer
+from .base import Task, one_vocabulary
+
+_DEFAULTS = {
+    "data": DataSection,
+    "evaluation": EvaluationSection,
+    "masking": MaskingSection,
+    "training": TrainingSection,
+}
+
+
+class EncoderTask(Task):
+    """See `Task`."""
+
+    metrics: ClassVar[tuple[str, ...]]
+    """Scores that there are."""
+
+    unused: ClassVar[tuple[str, ...]]
+    """Keys of a recipe that mean nothing here, beside those that mean nothing to any encoder."""
+
+    writes = False
+    generates = False
+    counted = "tokens"
+    processor_class = AutoTokenizer
+
+    def check(self) -> None:
+        recipe, name = self.recipe, self.card.task_name.lower()
+        for key in ("evaluation.tokenize", "evaluation.lowercase", *self.unused):
+            section, field = key.split(".")
+            value = getattr(getattr(recipe, section), field)
+            if value != getattr(_DEFAULTS[section](), field):
+                raise ValueError(f"{key}={value} means nothing to {name}: leave it out")
+        if recipe.generation:
+            raise ValueError(f"generation.{next(iter(recipe.generation))} means nothing to {name}: leave it out")
+        for metric in recipe.evaluation.metrics:
+            if metric not in self.metrics:
+                raise ValueError(f"evaluation.metrics has {metric!r}; those of {name} are {', '.join(self.metrics)}")
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a row, or None where the recipe doesn't say."""
+        return self.recipe.data.max_source_length
+
+    def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
+        causal = {"causal": True} if FAMILIES[self.recipe.family].task == "causal-lm" else {}
+        tokenizer = train_tokenizer(source_texts=self.texts(rows)[0], **one_vocabulary(self.recipe), **causal)
+        self._set_limit(tokenizer)
+        return tokenizer
+
+    def adopt(self, processor: PreTrainedTokenizerBase, config: dict[str, Any]) -> None:
+        if processor.pad_token_id is None:
+            # GPT-2 has no token for padding; what stands there is masked.
+            processor.pad_token = processor.eos_token
+        self._set_limit(processor)
+
+    def _set_limit(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        # Pipelines cut texts there when they are asked to.
+        if self.longest is not None:
+            tokenizer.model_max_length = self.longest
+
+    def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
+        return {"text": len(processor)}
+
+    def model_fields(self, processor: PreTrainedTokenizerBase) -> dict[str, Any]:
+        return {"vocab_size": len(processor)} | self.label_fields()
+
+    def collator(self, processor: PreTrainedTokenizerBase) -> Any:
+        return DataCollatorWithPadding(processor)
+
+    def source_lengths(self, prepared: Dataset, model: PreTrainedModel) -> np.ndarray:
+        return token_lengths(prepared, "input_ids")
+
+    def target_lengths(self, prepared: Dataset) -> np.ndarray:
+        # Nothing is written.
+        return np.zeros(len(prepared), dtype=np.int64)
+
+    def rehearse(self, trainer: ZooTrainer) -> None:
+        model = trainer.model.eval()
+        rows = trainer.eval_dataset
+        longest = int(token_lengths(rows, "input_ids").argmax())
+        batch = trainer.data_collator([rows[longest]])
+        try:
+            model(**{name: value.to(model.device) for name, value in batch.items()})
+        except ValueError as error:
+            raise ValueError(f"the longest text of the validation split: {error}") from error
+
+    def answer(
+        self,
+        model: PreTrainedModel,
+        processor: PreTrainedTokenizerBase,
+        inputs: dict[str, torch.Tensor],
+        rows: Dataset,
+    ) -> list[str]:
+        return self.judged(self.forward(model, inputs), processor, inputs, rows)
+
+    def forward(self, model: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """What a model in evaluation mode gives for inputs."""
+        with torch.no_grad():
+            return model(**{name: value.to(model.device) for name, value in inputs.items()})
+
+    @abstractmethod
+    def judged(
+        self, outputs: Any, processor: PreTrainedTokenizerBase, inputs: Mapping[str, torch.Tensor], rows: Dataset
+    ) -> list[str]:
+        """What the outputs of a model for `inputs` say of each row, in words."""
+
+    def shown_outputs(self, trainer: ZooTrainer, processor: PreTrainedTokenizerBase, rows: Dataset) -> list[str]:
+        """What the model says of the rows that samples are taken from."""
+        shown = rows.select(range(min(self.recipe.evaluation.samples, len(rows))))
+        if len(shown) == 0:
+            return []
+        model = trainer.model.eval()
+        inputs = self.inputs(processor, shown)
+        outputs = self.forward(model, inputs)
+        return self.judged(outputs, processor, inputs, shown)
+
+    def read(self, processor: PreTrainedTokenizerBase, ids: torch.Tensor, rows: Dataset) -> list[str]:
+        raise NotImplementedError("an encoder writes nothing that could be read")
+
+    def parts(self, processor: PreTrainedTokenizerBase) -> dict[str, Any]:
+        return {"tokenizer": processor}
+
+    def write_extras(self, rows: Dataset, folder: Path) -> None:
+        # A text needs no file.
+        return
+
+    def next_command(self, folder: Path, rows: Dataset) -> list[str]:
+        call = self.example(rows)
+        program = (
+            "import hf_attnzoo; from transformers import pipeline; "
+            f"print(pipeline({self.card.pipeline!r}, model={str(folder)!r})({call}))"
+        )
+        return [Path(sys.executable).name, "-c", program]
+
+    def has_map(self, model: PreTrainedModel) -> bool:
+        return True
+
+
+def whole(values: Sequence[torch.Tensor] | torch.Tensor) -> torch.Tensor:
+    """The logits among what a model gives, which come first."""
+    return values[0] if isinstance(values, (tuple, list)) else values

@@ -1,0 +1,190 @@
+"""Texts, or pairs of texts, and the class of each."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from torch import Tensor
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+
+from ...attention_maps import plot_grid, summary_attention_map
+from ...data import load_labelled, token_lengths
+from ...evaluation import wilson_interval
+from ...evaluation.classification import CLASSIFICATION_METRICS, classification_metrics
+from ...hub import CardTexts
+from ..trainer import ZooTrainer
+from .base import Outcome
+from .encoding import EncoderTask, whole
+
+logger = logging.getLogger(__name__)
+
+
+class TextClassificationTask(EncoderTask):
+    """Rows have the columns `text` and `label`, the name of a class, and `text_pair` where there are pairs."""
+
+    card = CardTexts(
+        pipeline_tag="text-classification",
+        task_name="Text classification",
+        tags=("text-classification",),
+        pipeline="text-classification",
+        verb="classify",
+        unit="texts",
+        sample_columns=("text", "class", "output"),
+    )
+    head = "AutoModelForSequenceClassification"
+    metrics = CLASSIFICATION_METRICS
+    unused = (
+        "data.max_target_length",
+        "data.block_size",
+        "data.stride",
+        "masking.unit",
+        "masking.probability",
+        "masking.mask_share",
+        "masking.random_share",
+    )
+    own_data = "attnzoo train sentence-classification data.source=YOUR_TEXTS.csv"
+
+    labels: tuple[str, ...] = ()
+    """Names of the classes, by their number."""
+
+    def load(self, source: str, training: bool, **options: Any) -> Dataset:
+        rows = load_labelled(source, **options)
+        if training:
+            self.labels = tuple(sorted(set(rows["label"]), key=lambda name: (not name.isdecimal(), len(name), name)))
+            if names := options.get("label_names"):
+                self.labels = tuple(names)
+            if len(self.labels) < 2:
+                raise ValueError(f"data: the training split of {source!r} has the class {self.labels[0]!r} alone")
+        return rows
+
+    def adopt(self, processor: PreTrainedTokenizerBase, config: dict[str, Any]) -> None:
+        super().adopt(processor, config)
+        names = [
+            name for _, name in sorted((int(number), name) for number, name in config.get("id2label", {}).items())
+        ]
+        if sorted(names) == sorted(self.labels):
+            # Its head goes on, so its classes keep their numbers.
+            self.labels = tuple(names)
+
+    def show(self, row: dict[str, Any]) -> str:
+        return f"{_text(row)!r} → {row['label']}"
+
+    def digest(self, rows: Dataset) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for row in rows:
+            digest.update(json.dumps(row, sort_keys=True).encode())
+        return digest.hexdigest()
+
+    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
+        pairs = list(rows["text_pair"]) if "text_pair" in _columns(rows) else []
+        return ([*rows["text"], *pairs],)
+
+    def label_fields(self) -> dict[str, Any]:
+        return {
+            "id2label": dict(enumerate(self.labels)),
+            "label2id": {name: number for number, name in enumerate(self.labels)},
+            "problem_type": "single_label_classification",
+        }
+
+    def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+        data, numbers = self.recipe.data, {name: number for number, name in enumerate(self.labels)}
+        for name in sorted(set(rows["label"])):
+            if name not in numbers:
+                raise ValueError(f"data: the class {name!r} is none of the training split's, {', '.join(self.labels)}")
+        cut = {"truncation": True, "max_length": self.longest} if data.on_too_long == "truncate" else {}
+        if cut and self.longest is None:
+            raise ValueError("data.on_too_long=truncate needs data.max_source_length, the tokens that are left")
+        encoded = processor(*_arguments(rows), verbose=False, return_attention_mask=False, **cut)
+        columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
+        prepared = Dataset.from_dict({**columns, "labels": [numbers[name] for name in rows["label"]]})
+        if self.longest is None or cut:
+            return prepared, rows
+        lengths = token_lengths(prepared, "input_ids")
+        kept = np.flatnonzero(lengths <= self.longest)
+        if len(kept) < len(rows):
+            first = int((lengths > self.longest).argmax())
+            message = f"row {first} has {lengths[first]} tokens, with data.max_source_length={self.longest}"
+            if data.on_too_long == "raise" or len(kept) == 0:
+                raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
+            logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
+        return prepared.select(kept), rows.select(kept)
+
+    def trainer_options(self, processor: PreTrainedTokenizerBase, validation: Dataset) -> dict[str, Any]:
+        def compute(prediction: EvalPrediction) -> dict[str, float]:
+            scores = classification_metrics(
+                prediction.predictions.tolist(), prediction.label_ids.tolist(), self.recipe.evaluation.metrics
+            )
+            return {name: value for name, value in scores.items() if not name.endswith("_signature")}
+
+        return {"compute_metrics": compute, "preprocess_logits_for_metrics": best_class}
+
+    def measure(
+        self, trainer: ZooTrainer, processor: PreTrainedTokenizerBase, prepared: Dataset, rows: Dataset
+    ) -> Outcome | None:
+        trainer.compute_metrics = None
+        predicted = trainer.predict(prepared)
+        if not trainer.is_world_process_zero():
+            return None
+        classes, wanted = predicted.predictions.tolist(), list(prepared["labels"])
+        metrics = classification_metrics(classes, wanted, self.recipe.evaluation.metrics)
+        right = sum(ours == theirs for ours, theirs in zip(classes, wanted, strict=True))
+        intervals = {"accuracy": wilson_interval(right, len(wanted))} if "accuracy" in metrics else {}
+        return Outcome(metrics, intervals, [self.labels[number] for number in classes])
+
+    def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
+        return _text(row), row["label"], output
+
+    def example(self, rows: Dataset) -> str:
+        return json.dumps(_questions(rows.select([0]))[0], ensure_ascii=False)
+
+    def draw(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase, rows: Dataset, path: Path) -> None:
+        maps = [
+            summary_attention_map(
+                model, processor, row["text"], row.get("text_pair"), max_length=self._cut().get("max_length")
+            )
+            for row in rows
+        ]
+        plot_grid(maps, path, titles=[item.source_text for item in maps], columns=1, vmax=0.5)
+
+    def _cut(self) -> dict[str, Any]:
+        truncated = self.recipe.data.on_too_long == "truncate"
+        return {"truncation": True, "max_length": self.longest} if truncated else {}
+
+    def inputs(self, processor: PreTrainedTokenizerBase, rows: Dataset) -> dict[str, Tensor]:
+        return dict(processor(*_arguments(rows), padding=True, return_tensors="pt", **self._cut()))
+
+    def judged(
+        self, outputs: Any, processor: PreTrainedTokenizerBase, inputs: Mapping[str, Tensor], rows: Dataset
+    ) -> list[str]:
+        return [self.labels[number] for number in outputs.logits.argmax(dim=-1).tolist()]
+
+    def ask(self, pipe: Any, rows: Dataset) -> list[str]:
+        return [answer["label"] for answer in pipe(_questions(rows), **self._cut())]
+
+
+def best_class(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
+    """What evaluation keeps of logits `(B, L)`, the first of several outputs: the best class, shape `(B,)`."""
+    return whole(logits).argmax(dim=-1)
+
+
+def _columns(rows: Any) -> list[str]:
+    return rows.column_names if isinstance(rows, Dataset) else list(rows)
+
+
+def _text(row: dict[str, Any]) -> str:
+    return f"{row['text']} / {row['text_pair']}" if "text_pair" in row else row["text"]
+
+
+def _arguments(rows: Dataset) -> list[list[str]]:
+    return [list(rows[name]) for name in ("text", "text_pair") if name in rows.column_names]
+
+
+def _questions(rows: Dataset) -> list[Any]:
+    if "text_pair" in rows.column_names:
+        return [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
+    return list(rows["text"])
