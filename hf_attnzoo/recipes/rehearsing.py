@@ -274,6 +274,9 @@ def dry_run(
 
     assumed: list[str] = []
     processor, lengths = _vocabulary(recipe, task, assumed)
+    if kind == "classes":
+        task.labels = ("one", "other")
+        assumed.append("two classes")
     with torch.device("meta"):
         model = build_model(recipe, family, task, processor)
     shape = _shape(recipe, kind, model, lengths, (source_length, target_length), assumed)
@@ -295,7 +298,10 @@ def dry_run(
     memory = device_memory = None
     if device_kind == CPU:
         utilization, rate = 1.0, trained.counted / trained.seconds
-        assumed.append(f"this machine goes on at the speed of the steps, {rate / 1e9:,.1f} GFLOP/s")
+        assumed.append(
+            f"this machine goes on at the speed of the second step, {rate / 1e9:,.1f} GFLOP/s; a batch of more rows is "
+            "faster"
+        )
     else:
         rate, device_memory = peak, DEVICES[device_kind].memory * 2**30
         utilization = _UTILIZATION[family.name not in _RECURRENT] if utilization is None else utilization
