@@ -126,7 +126,8 @@ def attention_map(
         if getattr(tokenizer, "copy_slots", None) is not None:
             copied = tokenizer.copied_words(text)
     if kind == "encoder":
-        layers = self_attentions(model.get_encoder(), {name: inputs[name] for name in ("input_ids", "attention_mask")})
+        read = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        layers = self_attentions(model, read, encoder=True)
         names, spans = source_tokens(tokenizer, text), token_spans(encoding)
         return AttentionMap(names, names, choose(layers, layer, head), text, text, kind, layers, spans, spans)
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
@@ -225,14 +226,18 @@ def _own_map(
     return AttentionMap(names, names, choose(layers, layer, head), whole, whole, kind, layers, spans, spans)
 
 
-def self_attentions(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[np.ndarray, ...]:
+def self_attentions(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], encoder: bool = False
+) -> tuple[np.ndarray, ...]:
     """What a text attends to of itself.
 
     Args:
         model:
-            An encoder or a decoder, put in eval mode and on eager attention during the call.
+            Put in eval mode and on eager attention during the call.
         inputs:
             Of one text of T tokens: `input_ids` and what goes with them, each of shape `(1, T)`.
+        encoder:
+            Whether an encoder-decoder's encoder is meant.
 
     Returns:
         Weights of shape `(heads, T, T)` for each layer.
@@ -242,7 +247,7 @@ def self_attentions(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> tup
     """
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     with _evaluating(model), eager_attention(model), torch.no_grad():
-        output = model(**inputs, output_attentions=True, return_dict=True)
+        output = (model.get_encoder() if encoder else model)(**inputs, output_attentions=True, return_dict=True)
     return _arrays(_require_weights([getattr(output, "attentions", None)], model)[0], row=0)
 
 

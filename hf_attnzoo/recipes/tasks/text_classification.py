@@ -143,12 +143,8 @@ class TextClassificationTask(EncoderTask):
         return json.dumps(_questions(rows.select([0]))[0], ensure_ascii=False)
 
     def draw(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase, rows: Dataset, path: Path) -> None:
-        maps = [
-            summary_attention_map(
-                model, processor, row["text"], row.get("text_pair"), max_length=self._cut().get("max_length")
-            )
-            for row in rows
-        ]
+        cut = {"max_length": self._cut().get("max_length")}
+        maps = [summary_attention_map(model, processor, row["text"], row.get("text_pair"), **cut) for row in rows]
         plot_grid(maps, path, titles=[item.source_text for item in maps], columns=1, vmax=0.5)
 
     def _cut(self) -> dict[str, Any]:
