@@ -129,17 +129,18 @@ def _weight_flops(model: PreTrainedModel, shape: BatchShape) -> int:
         if isinstance(module, nn.modules.conv._ConvNd):
             raise ValueError(f"{name} is a convolution, whose operations are not known from its weights")
         weights = sum(weight.numel() for weight in module.parameters(recurse=False) if weight.ndim > 1)
-        total += 2 * weights * _positions(name, shape)
+        total += 2 * weights * _positions(name, model.config, shape)
     return total
 
 
-def _positions(name: str, shape: BatchShape) -> int:
+def _positions(name: str, config: Any, shape: BatchShape) -> int:
     """How often a batch meets the weights of a module."""
     predicted = shape.target if shape.predicted is None else shape.predicted
     if re.search(r"(^|\.)(lm_head|transform\.dense|pooler(\..*)?|classifier|score)$", name):
         return shape.rows * predicted
-    # What begins a decoder is there once a sentence.
-    if re.search(r"\.(initial_proj|fixed_context_proj|bridge(\..*)?)$", name):
+    # What begins a decoder is there once a sentence, and so is the one vector for the whole source.
+    fixed = "|context_readout" if getattr(config, "attention", None) == "none" else ""
+    if re.search(rf"\.(initial_proj|fixed_context_proj|bridge(\..*)?{fixed})$", name):
         return shape.rows
     if re.search(r"(^|\.)encoder\.|cross_attn\.kv_proj$|attention\.key_proj$", name):
         return shape.rows * shape.source

@@ -77,6 +77,20 @@ def preset(name, preset_name, **fields):
             2 * (2 * 45 + 24) * 5 + 2 * (18 + 54 + 27 + 12 + 44) * 7 + 2 * 9 + 2 * 20 * 7 + 2 * 35 * (4 + 6),
         ),
         (
+            "rnnsearch",
+            {
+                "vocab_size": 10,
+                "embedding_size": 2,
+                "hidden_size": 3,
+                "maxout_size": 2,
+                "attention": "none",
+                "bidirectional": False,
+            },
+            BatchShape(2, 5, 7),
+            # Gates; gates of word and state, U_o, V_o; W_s, and gates and C_o of the one vector; head
+            2 * 45 * 10 + 2 * (18 + 27 + 12 + 8) * 14 + 2 * (9 + 27 + 12) * 2 + 2 * 20 * 14,
+        ),
+        (
             "luong",
             {
                 "vocab_size": 10,

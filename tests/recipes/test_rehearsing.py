@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from hf_attnzoo.cli import app
 from hf_attnzoo.recipes import build_recipe, dry_run, load_recipe, run_recipe, shipped_recipes
-from hf_attnzoo.recipes import rehearsing as rehearsing_module
+from hf_attnzoo.recipes import trial
 from hf_attnzoo.recipes.planning import figures, notes
 
 SHIPPED = shipped_recipes()
@@ -107,7 +107,7 @@ def test_a_large_model_is_cut_for_the_steps_and_nothing_else(recipe_content, tmp
     }
     recipe = build_recipe(recipe_content(tmp_path, **changes))
     whole = dry_run(recipe)
-    monkeypatch.setattr(rehearsing_module, "_STEP_PARAMETERS", 1000)
+    monkeypatch.setattr(trial, "_STEP_PARAMETERS", 1000)
     cut = dry_run(recipe)
     assert cut.parameters == whole.parameters == whole.trained.parameters
     assert cut.trained.layers == 1
