@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hf_attnzoo.cli import app
-from hf_attnzoo.recipes import build_recipe, dry_run, load_recipe, run_recipe, shipped_recipes
-from hf_attnzoo.recipes import trial
+from hf_attnzoo.recipes import build_recipe, dry_run, load_recipe, run_recipe, shipped_recipes, trial
 from hf_attnzoo.recipes.planning import figures, notes
 
 SHIPPED = shipped_recipes()
