@@ -31,6 +31,8 @@ from .trial import Steps, try_steps
 # This machine, in place of a kind of device.
 CPU = "cpu"
 
+# Bytes of a number
+_FP32 = 4
 # Tokens of a text whose length nothing tells.
 _LENGTH = 30
 # Rows of a built-in source that are drawn to see their lengths and vocabulary.
@@ -186,8 +188,16 @@ def dry_run(
     for name, value in (("devices", devices), ("source_length", source_length), ("target_length", target_length)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
+    if source_length is not None and kind != "pairs":
+        raise ValueError(f"source_length={source_length} is for pairs of texts, and family={recipe.family!r} has none")
+    if target_length is not None and kind != "pairs" and recipe.data.block_size is not None:
+        raise ValueError(
+            f"target_length={target_length}: data.block_size={recipe.data.block_size} says it, leave it out"
+        )
     if device_kind != CPU:
         peak = DEVICES[device_kind].peak(precision)
+    elif utilization is not None:
+        raise ValueError(f"utilization={utilization} is measured with device_kind={CPU!r}: leave it out")
 
     assumed: list[str] = []
     processor, lengths = _vocabulary(recipe, task, assumed)
@@ -222,9 +232,10 @@ def dry_run(
     else:
         rate, device_memory = peak, DEVICES[device_kind].memory * 2**30
         utilization = _UTILIZATION[family.name not in _RECURRENT] if utilization is None else utilization
+        average = _FP32 if section.ema_decay is not None else 0
         memory = memory_per_device(
             parameter_count(model),
-            trained.optimizer_bytes,
+            trained.optimizer_bytes + average,
             activations,
             model.config.vocab_size,
             precision=precision,

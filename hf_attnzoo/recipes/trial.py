@@ -22,6 +22,8 @@ from .schema import Recipe
 
 # The two steps: a larger model is cut down to this, and a longer text.
 _STEP_PARAMETERS, _STEP_LENGTH, _STEP_WORDS = 15_000_000, 64, 1000
+# Bytes of a number
+_FP32 = 4
 _DEPTHS = ("num_hidden_layers", "num_encoder_layers", "num_decoder_layers", "num_layers")
 
 _Size = tuple[int, ...]
@@ -133,7 +135,12 @@ def try_steps(
     steps = dataclasses.replace(steps, layers=layers)
 
     stored = _stored(kind, built, step_shape, precision)
-    if layers is not None and depth > 1:
+    if recipe.training.gradient_checkpointing:
+        if layers is None:
+            stored = _stored(kind, _built(type(model), _cut(config, 1)), step_shape, precision)
+        stored += (depth - 1) * step_shape.tokens * config.hidden_size * _FP32
+        notes.append("gradient checkpointing keeps what layers read, and all of one layer at a time")
+    elif layers is not None and depth > 1:
         deeper = _stored(kind, _built(type(model), _cut(config, 2)), step_shape, precision)
         stored += (deeper - stored) * (depth - 1)
     if kind == "pictures":

@@ -124,6 +124,7 @@ def test_a_large_model_is_cut_for_the_steps_and_nothing_else(recipe_content, tmp
         ({"devices": -1}, "devices=-1 must be at least 1"),
         ({"target_length": 100}, "training.batch_tokens=64 holds no row of"),
         ({"utilization": 2.0}, "utilization=2.0 must be above 0 and up to 1"),
+        ({"utilization": 0.5, "device_kind": "cpu"}, "utilization=0.5 is measured with device_kind='cpu'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(recipe_content, tmp_path, options, message):
