@@ -190,10 +190,9 @@ def dry_run(
             raise ValueError(f"{name}={value} must be at least 1")
     if source_length is not None and kind != "pairs":
         raise ValueError(f"source_length={source_length} is for pairs of texts, and family={recipe.family!r} has none")
-    if target_length is not None and kind != "pairs" and recipe.data.block_size is not None:
-        raise ValueError(
-            f"target_length={target_length}: data.block_size={recipe.data.block_size} says it, leave it out"
-        )
+    block = recipe.data.block_size
+    if target_length is not None and kind != "pairs" and block is not None:
+        raise ValueError(f"target_length={target_length}: data.block_size={block} says it, leave it out")
     if device_kind != CPU:
         peak = DEVICES[device_kind].peak(precision)
     elif utilization is not None:

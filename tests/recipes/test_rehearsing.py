@@ -114,6 +114,19 @@ def test_a_large_model_is_cut_for_the_steps_and_nothing_else(recipe_content, tmp
     assert cut.trained.parameters < 1000 * 8 + 64 * 8 + 1000
     assert cut.flops_per_step == whole.flops_per_step
     assert cut.memory.activations == pytest.approx(whole.memory.activations, rel=0.05)
+    with pytest.raises(ValueError, match="target_length=9: data.block_size=32 says it"):
+        dry_run(recipe, target_length=9)
+    with pytest.raises(ValueError, match="source_length=9 is for pairs of texts"):
+        dry_run(recipe, source_length=9)
+
+    training = {"gradient_checkpointing": True, "ema_decay": 0.9}
+    changes |= {f"training__{name}": value for name, value in training.items()}
+    again = dry_run(build_recipe(recipe_content(tmp_path, **changes)))
+    assert again.flops_per_step == pytest.approx(4 / 3 * whole.flops_per_step)
+    # One layer, and for each of the two others what it reads: 8 numbers of each of 64 tokens
+    assert again.memory.activations < whole.memory.activations / 2
+    # Two moments, and the average
+    assert again.memory.optimizer == 12 * again.parameters
 
 
 @pytest.mark.parametrize(
