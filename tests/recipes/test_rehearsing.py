@@ -114,7 +114,7 @@ def test_a_large_model_is_cut_for_the_steps_and_nothing_else(recipe_content, tmp
     assert cut.trained.parameters < 1000 * 8 + 64 * 8 + 1000
     assert cut.flops_per_step == whole.flops_per_step
     assert cut.memory.activations == pytest.approx(whole.memory.activations, rel=0.05)
-    with pytest.raises(ValueError, match="target_length=9: data.block_size=32 says it"):
+    with pytest.raises(ValueError, match=r"target_length=9: data\.block_size=32 says it"):
         dry_run(recipe, target_length=9)
     with pytest.raises(ValueError, match="source_length=9 is for pairs of texts"):
         dry_run(recipe, source_length=9)
