@@ -120,6 +120,9 @@ def load_pairs(
         raise FileNotFoundError(
             f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
         ) from error
+    except RuntimeError as error:
+        # Such as a dataset that is a program, which nobody runs any more
+        raise ValueError(f"{path}: {error}; revision='refs/convert/parquet' may have it, or a part of it") from error
     return _from_dataset(dataset, path, None, columns, streaming, on_error)
 
 

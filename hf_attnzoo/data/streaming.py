@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 
-from .batching import TokenBudgetBatchSampler, token_lengths
+from .batching import TokenBudgetBatchSampler
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,14 @@ class StreamedBatches(torch.utils.data.IterableDataset):
 
     Args:
         rows: the stream. Several processes share it out: by shards if their number is a multiple, else row by row.
-        prepare: makes rows as a collator takes them, with a column `labels`, of those in a buffer; maybe none.
-        source_lengths: tokens of the source of each prepared row, shape `(N,)`; 0 where targets are all there is.
+        prepare: makes rows as a collator takes them, of those in a buffer; maybe none.
+        lengths: tokens of the source and of the target of each prepared row, shape `(N,)` each; 0 for the one that
+            there isn't.
         buffer_size: rows read at a time.
         max_tokens: see `TokenBudgetBatchSampler`.
         max_rows: the same.
         seed: of the order of batches.
+        on_pass: is told the number of every pass before its first batch. Default: `None`, nobody is.
         rank: number of this process.
         world_size: number of processes.
 
@@ -63,12 +65,13 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         self,
         rows: datasets.IterableDataset,
         prepare: Callable[[Dataset], Dataset],
-        source_lengths: Callable[[Dataset], np.ndarray],
+        lengths: Callable[[Dataset], tuple[np.ndarray, np.ndarray]],
         *,
         buffer_size: int = 10_000,
         max_tokens: int,
         max_rows: int | None = None,
         seed: int = 0,
+        on_pass: Callable[[int], None] | None = None,
         rank: int = 0,
         world_size: int = 1,
     ):
@@ -78,8 +81,9 @@ class StreamedBatches(torch.utils.data.IterableDataset):
             raise ValueError(f"rank={rank} must be from 0 to {world_size - 1}, since world_size={world_size}")
         self._rows = split_dataset_by_node(rows, rank, world_size) if world_size > 1 else rows
         self._prepare = prepare
-        self._source_lengths = source_lengths
+        self._lengths = lengths
         self._buffer_size = buffer_size
+        self._on_pass = on_pass
         self._budget = {"max_tokens": max_tokens, "max_rows": max_rows, "seed": seed}
         self._processes = {"rank": rank, "world_size": world_size}
         # Of the buffers begun since the last state was asked for, and how much of the first one is done with.
@@ -98,6 +102,8 @@ class StreamedBatches(torch.utils.data.IterableDataset):
 
     def _pass(self, place: _Place, done: int) -> Generator[list[dict[str, Any]], None, _Place]:
         """What is left of a pass over the stream; returns the place behind its end."""
+        if self._on_pass is not None:
+            self._on_pass(place.epoch)
         self._rows.set_epoch(place.epoch)
         self._rows.load_state_dict(place.stream)
         stream = iter(self._rows)
@@ -119,8 +125,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     def _batches(self, prepared: Dataset, place: _Place) -> list[list[int]]:
         if len(prepared) == 0:
             return []
-        sources, targets = self._source_lengths(prepared), token_lengths(prepared, "labels")
-        sampler = TokenBudgetBatchSampler(sources, targets, **self._budget)
+        sampler = TokenBudgetBatchSampler(*self._lengths(prepared), **self._budget)
         # One number for both; there are fewer buffers in a pass than that.
         sampler.set_epoch((place.epoch << 32) + place.buffer)
         return list(sampler)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .catalog import find_recipe, recipe_folder, shipped_recipes
+    from .rehearsing import DryRun, dry_run
     from .run import RunResult, run_recipe
     from .schema import Recipe, build_recipe, load_recipe
 
@@ -14,6 +15,8 @@ _HOMES = {
     "shipped_recipes": "catalog",
     "RunResult": "run",
     "run_recipe": "run",
+    "dry_run": "rehearsing",
+    "DryRun": "rehearsing",
     "Recipe": "schema",
     "build_recipe": "schema",
     "load_recipe": "schema",
@@ -27,6 +30,8 @@ __all__ = [
     "recipe_folder",
     "shipped_recipes",
     "run_recipe",
+    "dry_run",
+    "DryRun",
     "RunResult",
 ]
 

@@ -245,13 +245,16 @@ def build_trainer(
         rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
         # Which are full, as all shifted ones are.
         train = train.select(range(len(rows)))
+    collator = task.collator(processor)
     budget = {"max_tokens": section.batch_tokens, "max_rows": section.batch_rows, "seed": recipe.seed}
     if recipe.data.streaming:
         rows = batches = StreamedBatches(
             train,
             lambda buffer: task.prepare_buffer(buffer, processor),
-            lambda prepared: task.source_lengths(prepared, model),
+            lambda prepared: (task.source_lengths(prepared, model), task.target_lengths(prepared)),
             buffer_size=recipe.data.buffer_size,
+            # Such as other masks in every pass
+            on_pass=getattr(collator, "set_epoch", None),
             rank=arguments.process_index,
             world_size=arguments.world_size,
             **budget,
@@ -277,7 +280,7 @@ def build_trainer(
         counted=task.counted,
         train_dataset=rows,
         eval_dataset=datasets["validation"],
-        data_collator=task.collator(processor),
+        data_collator=collator,
         processing_class=processor,
         **task.trainer_options(processor, validation),
         callbacks=[

@@ -5,6 +5,7 @@ from pathlib import Path
 from .schema import nearest
 
 _HERE = Path(__file__).parent
+_PAPERS = "papers"
 
 
 def recipe_folder() -> Path:
@@ -14,15 +15,17 @@ def recipe_folder() -> Path:
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Names and files of the shipped recipes."""
-    return {path.stem: path for path in sorted(recipe_folder().glob("*.yaml"), key=lambda path: path.stem)}
+    """Names and files of the shipped recipes; those with the settings of a paper come last, as `papers/...`."""
+    folder = recipe_folder()
+    own, papers = (sorted(place.glob("*.yaml"), key=lambda path: path.stem) for place in (folder, folder / _PAPERS))
+    return {path.stem: path for path in own} | {f"{_PAPERS}/{path.stem}": path for path in papers}
 
 
 def find_recipe(name_or_path: str) -> Path:
     """A recipe by its file or by its shipped name.
 
     Args:
-        name_or_path: path of a YAML file, or a name such as `quickstart`.
+        name_or_path: path of a YAML file, or a name such as `quickstart` or `papers/transformer-base`.
 
     Returns:
         The file.
@@ -36,7 +39,8 @@ def find_recipe(name_or_path: str) -> Path:
     shipped = shipped_recipes()
     if name_or_path in shipped:
         return shipped[name_or_path]
+    stems = {name.rpartition("/")[2]: name for name in shipped}
     raise ValueError(
         f"no recipe {name_or_path!r}: neither a .yaml file nor one of {', '.join(shipped)}; "
-        f"did you mean {nearest(path.stem, shipped)!r}?"
+        f"did you mean {stems[nearest(path.stem, stems)]!r}?"
     )

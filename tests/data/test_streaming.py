@@ -19,8 +19,8 @@ def prepare(rows):
     return Dataset.from_dict({"input_ids": ids, "labels": [row[:2] for row in ids]})
 
 
-def source_lengths(prepared):
-    return token_lengths(prepared, "input_ids")
+def both_lengths(prepared):
+    return token_lengths(prepared, "input_ids"), token_lengths(prepared, "labels")
 
 
 def rows_of(count):
@@ -34,7 +34,7 @@ def stream_of(count, shards=1):
 
 def streamed(rows, **options):
     options = {"buffer_size": 10, "max_tokens": 24} | options
-    return StreamedBatches(rows, options.pop("prepare", prepare), source_lengths, **options)
+    return StreamedBatches(rows, options.pop("prepare", prepare), both_lengths, **options)
 
 
 def numbers(batches):
@@ -152,6 +152,21 @@ def test_the_order_hangs_on_the_seed():
     assert max(map(len, first(streamed(stream_of(35), max_rows=2), 9))) == 2
 
 
+def test_passes_are_told_where_they_begin():
+    told = []
+    batches = streamed(stream_of(35), on_pass=told.append)
+    count, length = 0, 0
+    for batch in batches:
+        count, length = count + len(batch), length + 1
+        if count >= 75:
+            break
+    assert told == [0, 1, 2]
+    after = streamed(stream_of(35), on_pass=told.append)
+    after.load_state_dict(batches.state_dict(length))
+    next(iter(after))
+    assert told == [0, 1, 2, 2]
+
+
 def test_refuses_clearly():
     with pytest.raises(ValueError, match="buffer_size=0 must be at least 1"):
         streamed(stream_of(3), buffer_size=0)
@@ -207,7 +222,7 @@ def test_a_text_file_comes_in_parts_that_make_it_up(tmp_path, name, end):
     blocks = StreamedBatches(
         rows,
         lambda buffer: cut_blocks(join_parts(buffer), tokenizer, 32),
-        lambda prepared: np.zeros(len(prepared), dtype=int),
+        lambda prepared: (np.zeros(len(prepared), dtype=int), token_lengths(prepared, "labels")),
         max_tokens=128,
     )
     expected = cut_blocks(whole, tokenizer, 32)

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_attnzoo.recipes import catalog, find_recipe, load_recipe, recipe_folder, shipped_recipes
 from hf_attnzoo.recipes.building import build_model, generation_config
@@ -12,13 +13,15 @@ from hf_attnzoo.recipes.tasks import make_task
 from hf_attnzoo.registry import FAMILIES
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted((ROOT / "training" / "recipes").glob("*.yaml"))
+OWN = sorted((ROOT / "training" / "recipes").glob("*.yaml"))
+PAPERS = sorted((ROOT / "training" / "recipes" / "papers").glob("*.yaml"))
+SHIPPED = OWN + PAPERS
 
 
 def test_a_checkout_ships_its_recipes():
     assert {"quickstart", "parallel-text", "reversal"} <= {path.stem for path in SHIPPED}
     assert list(shipped_recipes().values()) == SHIPPED
-    assert list(shipped_recipes()) == [path.stem for path in SHIPPED]
+    assert list(shipped_recipes()) == [path.stem for path in OWN] + [f"papers/{path.stem}" for path in PAPERS]
 
 
 def test_a_recipe_is_found_by_name_and_by_path(tmp_path, monkeypatch):
@@ -40,6 +43,26 @@ def test_an_unknown_recipe_is_refused_with_the_nearest(name, tmp_path, monkeypat
         find_recipe(name)
 
 
+def test_a_recipe_of_a_paper_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = ROOT / "training" / "recipes" / "papers" / "transformer-base.yaml"
+    assert find_recipe("papers/transformer-base") == file
+    for name in ("transformer-base", "papers/transfomer-base"):
+        with pytest.raises(ValueError, match="did you mean 'papers/transformer-base'"):
+            find_recipe(name)
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_recipes_of_papers_stream_and_name_their_source(path):
+    recipe = load_recipe(path)
+    assert recipe.data.streaming
+    assert recipe.name == path.stem
+    text = path.read_text(encoding="utf-8")
+    # What the paper says, with the place where it says so
+    assert len(re.findall(r"# .*\b(?:section|table|appendix|equation|nanoGPT)\b", text)) >= 10
+    assert f"attnzoo train papers/{path.stem} --dry-run" in text
+
+
 def test_an_installed_package_has_the_recipes_inside(tmp_path, monkeypatch):
     home = tmp_path / "site-packages" / "hf_attnzoo" / "recipes"
     (home / "library").mkdir(parents=True)
@@ -58,9 +81,11 @@ def test_shipped_recipes_build_what_they_ask_for(path):
     texts["text"] = texts["question"] = texts["context"] = texts["source"]
     family = FAMILIES[recipe.family]
     task = make_task(recipe.task or family.task, recipe)
-    model = build_model(recipe, family, task, task.build_processor(texts))
+    # Some are large: nothing is asked of their weights.
+    with torch.device("meta"):
+        model = build_model(recipe, family, task, task.build_processor(texts))
     for name, value in recipe.model.items():
-        assert getattr(model.config, name) == value
+        assert name == "preset" or getattr(model.config, name) == value
     settings = generation_config(recipe, model, longest=3)
     for name, value in recipe.generation.items():
         assert getattr(settings, name) == value

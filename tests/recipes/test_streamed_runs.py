@@ -118,6 +118,38 @@ def test_a_language_model_is_trained_on_a_stream(tmp_path, recipe_content):
     assert f"tokens:{len(text)}" in (result.model / "README.md").read_text()
 
 
+def test_a_masked_language_model_is_trained_on_a_stream(tmp_path, recipe_content, monkeypatch):
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.txt").write_text("".join(f"some words and word {row % 5}\n" for row in range(40)))
+    data = {"source": str(tmp_path), "streaming": True, "buffer_size": 2, "block_size": 12}
+    model = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 16}
+    evaluation = {"metrics": ["cross_entropy"], "best_metric": "cross_entropy", "samples": 1, "maps": 0}
+    tokenizer = {"kind": "wordpiece", "vocab_size": 60, "train_rows": 1}
+    changes = {"data": data, "model": model, "evaluation": evaluation, "tokenizer": tokenizer, "generation": {}}
+    seen = []
+    training_step = ZooTrainer.training_step
+
+    def step(trainer, model, inputs, *args, **kwargs):
+        seen.append({name: inputs[name].tolist() for name in ("input_ids", "labels")})
+        return training_step(trainer, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(ZooTrainer, "training_step", step)
+    # 200 words, ten a block, five blocks a batch: four batches a pass
+    run(build_recipe(recipe_content(tmp_path / "run", family="bert", training__max_steps=8, **changes)))
+
+    def texts(batches):
+        rows = [zip(row, labels, strict=True) for one in batches for row, labels in zip(*one.values(), strict=True)]
+        return sorted([word if label == -100 else label for word, label in row] for row in rows)
+
+    def masks(batches):
+        return sorted(labels for one in batches for labels in one["labels"])
+
+    assert texts(seen[:4]) == texts(seen[4:])
+    assert len(texts(seen[:4])) == 20
+    # Other words are masked in the second pass.
+    assert masks(seen[:4]) != masks(seen[4:])
+
+
 def test_parts_of_a_split_may_stand_for_splits(streamed, pairs):
     splits = {
         "train": {"skip": 10},

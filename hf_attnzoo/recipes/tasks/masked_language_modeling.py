@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
-from ...data import MaskingCollator, load_texts, masked_once, masking_blocks, tokenize_texts
+from ...data import MaskingCollator, join_parts, load_texts, masked_once, masking_blocks, tokenize_texts
 from ...evaluation import bootstrap_interval
 from ...hub import CardTexts
 from ...models.losses import IGNORE_INDEX
@@ -79,17 +79,26 @@ class MaskedLanguageModelingTask(EncoderTask):
         return (list(rows["text"]),)
 
     def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+        prepared = self.prepare_buffer(rows, processor)
+        return prepared, self._samples(prepared, processor)
+
+    def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         data = self.recipe.data
         if data.block_size is not None:
-            prepared = masking_blocks(rows, processor, data.block_size)
-        else:
-            lines = [line for text in rows["text"] for line in text.splitlines() if line.strip()]
-            if not lines:
-                raise ValueError("data: there is no line with a text in it")
-            prepared = tokenize_texts(Dataset.from_dict({"text": lines}), processor, max_length=data.max_source_length)
-            # What a tokenizer tells of segments is that there is one.
-            prepared = prepared.select_columns(["input_ids", "word_ids"])
-        return prepared, self._samples(prepared, processor)
+            return masking_blocks(join_parts(rows), processor, data.block_size)
+        lines = [line for text in rows["text"] for line in text.splitlines() if line.strip()]
+        if not lines:
+            raise ValueError("data: there is no line with a text in it")
+        prepared = tokenize_texts(Dataset.from_dict({"text": lines}), processor, max_length=data.max_source_length)
+        # What a tokenizer tells of segments is that there is one.
+        return prepared.select_columns(["input_ids", "word_ids"])
+
+    def check_stream(self) -> None:
+        if self.longest > self.recipe.training.batch_tokens:
+            raise ValueError(
+                f"training.batch_tokens={self.recipe.training.batch_tokens} must be at least the tokens of a text, "
+                f"{self.longest}"
+            )
 
     def _samples(self, prepared: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         """Texts with a single word masked, from all over the data."""

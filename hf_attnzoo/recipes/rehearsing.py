@@ -1,0 +1,365 @@
+"""What a run would take, told beforehand: nothing is downloaded, and no more than two small steps are trained."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ..data import CAPTION_SOURCES, SOURCES, token_lengths
+from .building import build_model
+from .costs import (
+    DEVICES,
+    STRATEGIES,
+    BatchShape,
+    Memory,
+    memory_per_device,
+    parameter_count,
+    training_flops,
+    training_hours,
+)
+from .reading import read_yaml
+from .run import find_family
+from .schema import Recipe
+from .tasks import make_task
+from .tasks.base import Task
+from .trial import Steps, try_steps
+
+# This machine, in place of a kind of device.
+CPU = "cpu"
+
+# Bytes of a number
+_FP32 = 4
+# Tokens of a text whose length nothing tells.
+_LENGTH = 30
+# Rows of a built-in source that are drawn to see their lengths and vocabulary.
+_SAMPLE, _PICTURES = 500, 50
+# Auto class of a task's models -> what their batches are made of.
+_KINDS = {
+    "AutoModelForSeq2SeqLM": "pairs",
+    "AutoModelForCausalLM": "blocks",
+    "AutoModelForMaskedLM": "masked",
+    "AutoModelForImageTextToText": "pictures",
+    "AutoModelForSequenceClassification": "classes",
+    "AutoModelForQuestionAnswering": "answers",
+}
+# Share of a device's peak: what is usual of attention alone, and of loops of small steps.
+_UTILIZATION = {True: 0.35, False: 0.1}
+_RECURRENT = ("rnnsearch", "luong", "rnnlm", "show_attend_tell")
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run would take.
+
+    Args:
+        name: of the recipe.
+        model: its class.
+        parameters: that are trained.
+        vocabulary: rows of the output layer.
+        shape: of the batch of one device.
+        steps: optimiser steps; None if that depends on data that a dry run doesn't look at.
+        tokens_per_step: of all devices, accumulation included.
+        flops_per_step: operations for these.
+        devices: how many.
+        device: their kind.
+        strategy: how weights are kept on several.
+        precision: `fp32`, `bf16` or `fp16`.
+        utilization: assumed share of the device's peak.
+        memory: of one device; None on this machine.
+        device_memory: bytes that one device has; None on this machine.
+        hours: wall time of all steps, evaluations left out; None where the number of steps is.
+        trained: the two steps.
+        assumed: what was taken for granted, a sentence each.
+    """
+
+    name: str
+    model: str
+    parameters: int
+    vocabulary: int
+    shape: BatchShape
+    steps: int | None
+    tokens_per_step: int
+    flops_per_step: float
+    devices: int
+    device: str
+    strategy: str
+    precision: str
+    utilization: float
+    memory: Memory | None
+    device_memory: int | None
+    hours: float | None
+    trained: Steps
+    assumed: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of all steps."""
+        return None if self.steps is None else self.steps * self.tokens_per_step
+
+    @property
+    def flops(self) -> float | None:
+        """Operations of all steps."""
+        return None if self.steps is None else self.steps * self.flops_per_step
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        content = dataclasses.asdict(self) | {"tokens": self.tokens, "flops": self.flops}
+        if self.memory is not None:
+            content["memory"]["total"] = self.memory.total
+        return content
+
+
+class _Vocabulary:
+    """Stands for a tokenizer or processor that is still to be trained: all it knows is how many entries it has."""
+
+    def __init__(self, source: int, target: int):
+        self.sizes = (source, target)
+
+    @property
+    def source_tokenizer(self) -> range:
+        return range(self.sizes[0])
+
+    @property
+    def target_tokenizer(self) -> range:
+        return range(self.sizes[1])
+
+    @property
+    def tokenizer(self) -> range:
+        return self.target_tokenizer
+
+    def __len__(self) -> int:
+        return self.sizes[1]
+
+
+def dry_run(
+    recipe: Recipe,
+    *,
+    devices: int | None = None,
+    device_kind: str = "a100-80gb",
+    strategy: str | None = None,
+    accelerate: Path | None = None,
+    utilization: float | None = None,
+    source_length: int | None = None,
+    target_length: int | None = None,
+) -> DryRun:
+    """Build what a recipe asks for, without its data, and reckon what training it takes.
+
+    Args:
+        recipe: what to do.
+        devices: how many. Default: `None`, as many as the configuration of Accelerate says, or 1.
+        device_kind: a key of `costs.DEVICES`, or `cpu`, this machine, at the speed of the steps that are trained.
+        strategy: a key of `costs.STRATEGIES`. Default: `None`, what the configuration of Accelerate says, or `ddp`.
+        accelerate: a configuration of Accelerate, as in `training/accelerate`; its precision goes before the recipe's.
+        utilization: share of the peak that training reaches. Default: `None`, 0.35 of attention alone, 0.1 of
+            recurrent models.
+        source_length: tokens of a source, on average. Default: `None`, what a built-in source has, or the recipe's
+            limit, or 30.
+        target_length: likewise.
+
+    Returns:
+        The figures.
+
+    Raises:
+        ValueError: if the recipe asks for something that doesn't exist, or an argument is out of range.
+    """
+    family = find_family(recipe)
+    task = make_task(recipe.task or family.task, recipe)
+    task.check()
+    if task.head not in _KINDS:
+        raise ValueError(f"a dry run knows no {task.card.task_name.lower()}: train it with training.max_steps=2")
+    kind = _KINDS[task.head]
+    if recipe.pretrained.model is not None:
+        raise ValueError(
+            f"pretrained.model={recipe.pretrained.model!r}: a dry run builds what a recipe says, and loads nothing: "
+            "leave it out, and say in the model section what the checkpoint has, such as preset"
+        )
+    launched = {} if accelerate is None else _launched(accelerate)
+    devices = devices or launched.get("devices", 1)
+    strategy = strategy or launched.get("strategy", "ddp")
+    precision = launched.get("precision", recipe.training.precision)
+    if device_kind != CPU and device_kind not in DEVICES:
+        raise ValueError(f"device_kind={device_kind!r} is none of {', '.join((*DEVICES, CPU))}")
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy={strategy!r} is none of {', '.join(STRATEGIES)}")
+    for name, value in (("devices", devices), ("source_length", source_length), ("target_length", target_length)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    if source_length is not None and kind != "pairs":
+        raise ValueError(f"source_length={source_length} is for pairs of texts, and family={recipe.family!r} has none")
+    block = recipe.data.block_size
+    if target_length is not None and kind != "pairs" and block is not None:
+        raise ValueError(f"target_length={target_length}: data.block_size={block} says it, leave it out")
+    if device_kind != CPU:
+        peak = DEVICES[device_kind].peak(precision)
+    elif utilization is not None:
+        raise ValueError(f"utilization={utilization} is measured with device_kind={CPU!r}: leave it out")
+
+    assumed: list[str] = []
+    processor, lengths = _vocabulary(recipe, task, assumed)
+    if kind == "classes":
+        task.labels = ("one", "other")
+        assumed.append("two classes")
+    with torch.device("meta"):
+        model = build_model(recipe, family, task, processor)
+    shape = _shape(recipe, kind, model, lengths, (source_length, target_length), assumed)
+    trained, activations, note = try_steps(recipe, kind, model, shape, precision)
+    assumed += note
+    section = recipe.training
+    try:
+        flops = float(training_flops(model, shape))
+    except ValueError:
+        flops = trained.counted / trained.shape.rows * shape.rows
+        assumed.append("operations are those that torch has counted, for so many more rows")
+    per_step = section.gradient_accumulation_steps * devices
+    flops *= per_step
+    if section.gradient_checkpointing:
+        flops *= 4 / 3
+        assumed.append("gradient checkpointing repeats the forward pass: a third more operations")
+    steps = _steps(recipe, shape, per_step, assumed)
+
+    memory = device_memory = None
+    if device_kind == CPU:
+        utilization, rate = 1.0, trained.counted / trained.seconds
+        assumed.append(
+            f"this machine goes on at the speed of the second step, {rate / 1e9:,.1f} GFLOP/s; "
+            "more rows at a time are faster"
+        )
+    else:
+        rate, device_memory = peak, DEVICES[device_kind].memory * 2**30
+        utilization = _UTILIZATION[family.name not in _RECURRENT] if utilization is None else utilization
+        average = _FP32 if section.ema_decay is not None else 0
+        memory = memory_per_device(
+            parameter_count(model),
+            trained.optimizer_bytes + average,
+            activations,
+            model.config.vocab_size,
+            precision=precision,
+            strategy=strategy,
+            devices=devices,
+            largest_layer=_largest_layer(model),
+        )
+        assumed.append(
+            f"{utilization:.0%} of the peak of a {device_kind}, {rate / 1e12:,.1f} TFLOP/s in {precision}; "
+            "evaluations, checkpoints and waiting for data or other devices beyond that are not in it"
+        )
+    hours = None if steps is None else training_hours(flops * steps, devices, rate, utilization)
+    return DryRun(
+        name=recipe.name,
+        model=type(model).__name__,
+        parameters=parameter_count(model),
+        vocabulary=model.config.vocab_size,
+        shape=shape,
+        steps=steps,
+        tokens_per_step=shape.tokens * per_step,
+        flops_per_step=flops,
+        devices=devices,
+        device=device_kind,
+        strategy=strategy,
+        precision=precision,
+        utilization=utilization,
+        memory=memory,
+        device_memory=device_memory,
+        hours=hours,
+        trained=trained,
+        assumed=tuple(assumed),
+    )
+
+
+def _launched(path: Path) -> dict[str, Any]:
+    """Devices, strategy and precision of a configuration of Accelerate."""
+    content = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    kind = content.get("distributed_type") if isinstance(content, dict) else None
+    if kind is None:
+        raise ValueError(f"{path}: a configuration of Accelerate has the key distributed_type")
+    strategies = {"NO": "ddp", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp", "DEEPSPEED": "zero"}
+    # An unquoted NO is false in YAML 1.1, and a text here.
+    if str(kind) not in strategies:
+        raise ValueError(f"{path}: distributed_type={kind!r} is none of {', '.join(strategies)}")
+    strategy = strategies[str(kind)]
+    if strategy == "zero":
+        stage = (content.get("deepspeed_config") or {}).get("zero_stage", 2)
+        strategy = f"zero{stage}" if stage else "ddp"
+    launched = {"devices": content.get("num_processes", 1), "strategy": strategy}
+    mixed = content.get("mixed_precision")
+    return launched | ({"precision": mixed} if mixed in ("bf16", "fp16") else {})
+
+
+def _vocabulary(recipe: Recipe, task: Task, assumed: list[str]) -> tuple[Any, tuple[float, float] | None]:
+    """What fields of the model follow from, and mean lengths of source and target where rows can be drawn."""
+    data, section = recipe.data, recipe.tokenizer
+    source = {"source": data.source, **data.options, **data.train}["source"]
+    if source in SOURCES or source in CAPTION_SOURCES:
+        options = {**data.options, **data.train}
+        options = {name: value for name, value in options.items() if name not in ("source", "skip", "take")}
+        most = _SAMPLE if source in SOURCES else _PICTURES
+        options["size"] = min(options.get("size", most), most)
+        rows = task.load(source, training=True, **{"split": "train", **options})
+        processor = task.build_processor(rows)
+        prepared, _ = task.prepare(rows, processor)
+        targets = token_lengths(prepared, "labels").mean()
+        sources = token_lengths(prepared, "input_ids").mean() if "input_ids" in prepared.column_names else 0.0
+        assumed.append(f"vocabulary and lengths of {len(rows)} rows that were drawn")
+        return processor, (float(sources), float(targets))
+    sizes = section.vocab_size if isinstance(section.vocab_size, list) else [section.vocab_size] * 2
+    assumed.append(f"a vocabulary as large as tokenizer.vocab_size={section.vocab_size} allows")
+    slots = section.copy_slots or 0
+    return _Vocabulary(sizes[0], sizes[1] + slots), None
+
+
+def _shape(
+    recipe: Recipe,
+    kind: str,
+    model: PreTrainedModel,
+    drawn: tuple[float, float] | None,
+    given: tuple[int | None, int | None],
+    assumed: list[str],
+) -> BatchShape:
+    """The batch of one device."""
+    data, training = recipe.data, recipe.training
+    if kind not in ("pairs", "pictures"):
+        length = data.block_size or given[1] or data.max_source_length or _LENGTH
+        if kind == "masked":
+            predicted = max(1, round(recipe.masking.probability * length))
+        else:
+            # Nothing is predicted for the first one of a text that is read from left to right.
+            predicted = length - 1 if kind == "blocks" else 1
+        shape = BatchShape(1, 0, length, predicted)
+    else:
+        limits = data.max_source_length, data.max_target_length
+        lengths = []
+        for side in (0, 1):
+            usual = min(limits[side] or _LENGTH, _LENGTH) if drawn is None else max(1, round(drawn[side]))
+            lengths.append(given[side] or usual)
+        if kind == "pictures":
+            lengths[0] = math.prod(model.config.grid_size)
+        elif drawn is None:
+            assumed.append(f"sources of {lengths[0]} and targets of {lengths[1]} tokens on average")
+        shape = BatchShape(1, *lengths)
+    rows = training.batch_tokens // shape.tokens
+    if rows == 0:
+        raise ValueError(f"training.batch_tokens={training.batch_tokens} holds no row of {shape.tokens} tokens")
+    return dataclasses.replace(shape, rows=min(rows, training.batch_rows or rows))
+
+
+def _steps(recipe: Recipe, shape: BatchShape, per_step: int, assumed: list[str]) -> int | None:
+    training = recipe.training
+    if training.max_steps != -1:
+        return training.max_steps
+    rows = {**recipe.data.options, **recipe.data.train}.get("size")
+    if rows is None:
+        assumed.append(f"training.epochs={training.epochs} of data whose size isn't known: say training.max_steps")
+        return None
+    return math.ceil(training.epochs * math.ceil(rows / (shape.rows * per_step)))
+
+
+def _largest_layer(model: PreTrainedModel) -> int:
+    """Parameters of the largest part that sharding gathers at a time: an embedding, or a layer of a stack."""
+    sizes = [module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2].isdigit():
+            sizes.append(parameter_count(module))
+    return max(sizes, default=parameter_count(model))

@@ -1,0 +1,166 @@
+"""Dry runs: every recipe that ships has one, and what is told is what a run would be."""
+
+import json
+import re
+import socket
+
+import pytest
+from typer.testing import CliRunner
+
+from hf_attnzoo.cli import app
+from hf_attnzoo.recipes import build_recipe, dry_run, load_recipe, run_recipe, shipped_recipes, trial
+from hf_attnzoo.recipes.planning import figures, notes
+
+SHIPPED = shipped_recipes()
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a dry run has asked the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_recipe_has_a_dry_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # A smaller batch takes as long as it has rows.
+    told = dry_run(load_recipe(SHIPPED[name]), devices=8, device_kind="h100")
+    assert told.parameters > 10_000
+    assert told.memory.total > 16 * told.parameters / (2 if told.memory.optimizer == 0 else 1)
+    assert told.flops_per_step > 3 * 2 * told.parameters
+    trained = told.trained
+    assert all(0 < loss < 20 for loss in trained.losses)
+    if trained.flops is not None and told.model.startswith(("Transformer", "GPT", "BERT")):
+        assert trained.counted == pytest.approx(trained.flops, rel=0.01)
+    elif trained.flops is not None:
+        # What the first word is fed, and what a padded step would be, are left out where they are nothing.
+        assert 0.6 < trained.counted / trained.flops < 1.05
+    assert {"parameters", "tokens per step", "time"} <= {row[0] for row in figures(told)}
+    assert notes(told)
+    json.dumps(told.to_dict())
+    # Nothing is left behind.
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_told_is_what_a_run_is(recipe_content, tmp_path, monkeypatch):
+    content = recipe_content(tmp_path / "run")
+    told = dry_run(build_recipe(content), device_kind="cpu")
+    seen = []
+    from hf_attnzoo.recipes.trainer import ZooTrainer
+
+    training_step = ZooTrainer.training_step
+
+    def step(trainer, model, inputs, *args, **kwargs):
+        seen.append(inputs["input_ids"].numel() + inputs["labels"].numel())
+        return training_step(trainer, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(ZooTrainer, "training_step", step)
+    result = run_recipe(build_recipe(content))
+    card = (result.model / "README.md").read_text()
+    assert f"{told.parameters:,}" in card
+    assert told.steps == len(seen) == 4
+    # The budget is 64 tokens, which rows of several lengths never fill.
+    assert told.tokens_per_step <= 64
+    assert told.tokens == 4 * told.tokens_per_step
+    assert told.memory is None
+    assert told.hours > 0
+
+
+def test_more_devices_and_accumulation_are_more_tokens(recipe_content, tmp_path):
+    one = dry_run(build_recipe(recipe_content(tmp_path)))
+    many = dry_run(build_recipe(recipe_content(tmp_path, training__gradient_accumulation_steps=3)), devices=4)
+    assert many.tokens_per_step == 12 * one.tokens_per_step
+    assert many.flops_per_step == pytest.approx(12 * one.flops_per_step)
+    assert many.hours == pytest.approx(3 * one.hours)
+    # 8 bytes of Adam a parameter
+    assert one.memory.optimizer == 8 * one.parameters
+    shared = dry_run(build_recipe(recipe_content(tmp_path)), devices=4, strategy="zero3")
+    assert shared.memory.optimizer == pytest.approx(2 * one.parameters, abs=1)
+    assert shared.memory.gradients == pytest.approx(one.parameters, abs=1)
+
+
+def test_a_configuration_of_accelerate_says_how(recipe_content, tmp_path):
+    file = tmp_path / "zero.yaml"
+    text = "distributed_type: {}\nnum_processes: 4\nmixed_precision: bf16\ndeepspeed_config:\n  zero_stage: 2\n"
+    recipe = build_recipe(recipe_content(tmp_path))
+    for kind, strategy in {"DEEPSPEED": "zero2", "FSDP": "fsdp", "MULTI_GPU": "ddp", "NO": "ddp"}.items():
+        file.write_text(text.format(kind))
+        told = dry_run(recipe, accelerate=file)
+        assert (told.strategy, told.devices, told.precision) == (strategy, 4, "bf16")
+    assert dry_run(recipe, accelerate=file, devices=2, strategy="zero1").strategy == "zero1"
+    file.write_text(text.format("TPU"))
+    with pytest.raises(ValueError, match="distributed_type='TPU' is none of"):
+        dry_run(recipe, accelerate=file)
+
+
+def test_a_large_model_is_cut_for_the_steps_and_nothing_else(recipe_content, tmp_path, monkeypatch):
+    model = {"num_hidden_layers": 3, "num_attention_heads": 2, "hidden_size": 8, "max_position_embeddings": 64}
+    changes = {
+        "family": "gpt",
+        "model": model,
+        "data": {"source": "someone/text", "block_size": 32},
+        "tokenizer": {"kind": "byte-bpe", "vocab_size": 2000},
+        "evaluation": {"metrics": ["cross_entropy"], "best_metric": "cross_entropy"},
+    }
+    recipe = build_recipe(recipe_content(tmp_path, **changes))
+    whole = dry_run(recipe)
+    monkeypatch.setattr(trial, "_STEP_PARAMETERS", 1000)
+    cut = dry_run(recipe)
+    assert cut.parameters == whole.parameters == whole.trained.parameters
+    assert cut.trained.layers == 1
+    # A layer of 8 x 32 + 8 x 8 x ... and a thousand words of 8
+    assert cut.trained.parameters < 1000 * 8 + 64 * 8 + 1000
+    assert cut.flops_per_step == whole.flops_per_step
+    assert cut.memory.activations == pytest.approx(whole.memory.activations, rel=0.05)
+    with pytest.raises(ValueError, match=r"target_length=9: data\.block_size=32 says it"):
+        dry_run(recipe, target_length=9)
+    with pytest.raises(ValueError, match="source_length=9 is for pairs of texts"):
+        dry_run(recipe, source_length=9)
+
+    training = {"gradient_checkpointing": True, "ema_decay": 0.9}
+    changes |= {f"training__{name}": value for name, value in training.items()}
+    again = dry_run(build_recipe(recipe_content(tmp_path, **changes)))
+    assert again.flops_per_step == pytest.approx(4 / 3 * whole.flops_per_step)
+    # One layer, and for each of the two others what it reads: 8 numbers of each of 64 tokens
+    assert again.memory.activations < whole.memory.activations / 2
+    # Two moments, and the average
+    assert again.memory.optimizer == 12 * again.parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device_kind": "abacus"}, "device_kind='abacus' is none of h200, h100"),
+        ({"strategy": "magic"}, "strategy='magic' is none of ddp"),
+        ({"devices": -1}, "devices=-1 must be at least 1"),
+        ({"target_length": 100}, "training.batch_tokens=64 holds no row of"),
+        ({"utilization": 2.0}, "utilization=2.0 must be above 0 and up to 1"),
+        ({"utilization": 0.5, "device_kind": "cpu"}, "utilization=0.5 is measured with device_kind='cpu'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(recipe_content, tmp_path, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dry_run(build_recipe(recipe_content(tmp_path)), **options)
+
+
+def test_the_command_prints_a_table_or_json(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    command = ["train", "reversal", "--dry-run", "--devices", "2"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert told["devices"] == 2
+    assert told["memory"]["total"] == sum(value for name, value in told["memory"].items() if name != "total")
+    assert f"{told['parameters']:,}" in done.stdout
+    assert f"{told['tokens']:,}" in done.stdout
+    assert "note: 10% of the peak of a a100-80gb" in done.stdout
+
+
+def test_options_of_a_dry_run_are_for_one():
+    for options in (["--devices", "2"], ["--json"]):
+        done = CliRunner().invoke(app, ["train", "quickstart", *options])
+        assert done.exit_code == 2
+        assert f"{options[0]} is for --dry-run, which is missing" in done.output
