@@ -281,6 +281,11 @@ class ZooTrainer(Seq2SeqTrainer):
         if self.args.should_save:
             list_files(Path(output_dir))
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # Tied weights are saved once, under one of their names.
+        missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Every row once and in order, however many processes there are; see `Trainer.evaluation_loop`."""
         # Seq2SeqTrainer gathers the copies too that fill up the last batches of several processes.

@@ -1,6 +1,7 @@
 """A run from end to end: what it leaves, and whether what it says about it is true."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -117,6 +118,16 @@ def test_progress_is_told_in_whole_lines(run, monkeypatch):
     loaded = f"loaded back from {result.model}: AutoModelForSeq2SeqLM, AutoTokenizer and pipeline"
     assert lines[-1].startswith(loaded)
     assert lines[-1].endswith("agree")
+
+
+def test_tied_weights_are_not_missed(run, caplog):
+    # transformers' logger doesn't hand on what it says
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    tiny = {"preset": "tiny", "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 16}
+    result, _ = run(family="transformer", model=tiny)
+    assert AutoModelForSeq2SeqLM.from_pretrained(result.model).config.tie_word_embeddings
+    logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert "missing" not in caplog.text
 
 
 def test_without_attention_there_is_no_picture(run):
