@@ -30,7 +30,7 @@ from .multi_head import causal_mask
 from .packed_linear import PackedLinear
 from .positions import LearnedPositions, documents_of, read_positions
 from .pretrained import check_embeds, check_ids, check_labels, check_mask, exactly_one
-from .transformer_layer import AttentionPreTrainedModel, TransformerLayer, TransformerStack
+from .transformer_layer import AttentionPreTrainedModel, TransformerLayer, TransformerStack, check_rows
 from .unpadding import Padding
 
 
@@ -108,7 +108,7 @@ class GPTModel(GPTPreTrainedModel):
             check_ids("input_ids", input_ids, config.vocab_size)
             inputs_embeds = self.embed_tokens(input_ids)
         check_embeds("inputs_embeds", inputs_embeds, config.hidden_size)
-        check_rows(cache, inputs_embeds.shape[0])
+        check_rows("input_ids", inputs_embeds.shape[0], cache)
         if attention_mask is None and not has_begun(cache):
             attention_mask = infer_mask(input_ids, config)
 
@@ -356,22 +356,6 @@ def has_begun(cache: Cache | None) -> bool:
     # A static cache counts in a tensor once it has begun, and a graph must not look into it.
     seen = 0 if cache is None else cache.get_seq_length()
     return not isinstance(seen, int) or seen > 0
-
-
-def check_rows(cache: Cache | None, rows: int) -> None:
-    """Refuse a cache of other texts.
-
-    Args:
-        cache: as given, or None.
-        rows: texts that are to go on from it.
-
-    Raises:
-        ValueError: if it holds another number of rows.
-    """
-    for layer in [] if cache is None else cache.layers[:1]:
-        # A quantised layer keeps its keys elsewhere.
-        if layer.is_initialized and layer.keys.ndim == 4 and layer.keys.shape[0] != rows:
-            raise ValueError(f"input_ids has {rows} rows, but the cache holds {layer.keys.shape[0]}")
 
 
 def real_positions(attention_mask: Tensor | None, length: int, seen: int | Tensor = 0) -> Tensor | None:

@@ -34,7 +34,7 @@ from .seq2seq import (
     shift_tokens_right,
     source_mask,
 )
-from .transformer_layer import AttentionPreTrainedModel, StackOutput, TransformerStack, layer_norm
+from .transformer_layer import AttentionPreTrainedModel, StackOutput, TransformerStack, check_rows, layer_norm
 from .unpadding import NO_PADDING, Padding
 
 
@@ -555,7 +555,4 @@ def check_cache(cache: Cache | None, rows: int) -> None:
         return
     if not isinstance(cache, EncoderDecoderCache):
         raise ValueError(f"cache must be an EncoderDecoderCache, got {type(cache).__name__}")
-    for layer in cache.self_attention_cache.layers[:1]:
-        # A quantised layer keeps its keys elsewhere.
-        if layer.is_initialized and layer.keys.ndim == 4 and layer.keys.shape[0] != rows:
-            raise ValueError(f"decoder_input_ids has {rows} rows, but the cache holds {layer.keys.shape[0]}")
+    check_rows("decoder_input_ids", rows, cache.self_attention_cache)

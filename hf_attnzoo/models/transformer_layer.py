@@ -229,3 +229,20 @@ class AttentionPreTrainedModel(AttnZooPreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+
+
+def check_rows(name: str, rows: int, cache: Cache | None) -> None:
+    """Refuse a cache of other texts.
+
+    Args:
+        name: argument that the texts came in by.
+        rows: of them, which are to go on from the cache.
+        cache: keys and values of self-attention, or None.
+
+    Raises:
+        ValueError: if it holds another number of rows.
+    """
+    for layer in [] if cache is None else cache.layers[:1]:
+        # A quantised layer keeps its keys elsewhere.
+        if layer.is_initialized and layer.keys.ndim == 4 and layer.keys.shape[0] != rows:
+            raise ValueError(f"{name} has {rows} rows, but the cache holds {layer.keys.shape[0]}")

@@ -146,9 +146,6 @@ class MaskedLanguageModelingTask(EncoderTask):
     def collator(self, processor: PreTrainedTokenizerBase) -> MaskingCollator:
         return self._masking(processor, self.recipe.seed)
 
-    def size(self, prepared: Dataset, rows: Dataset) -> int:
-        return len(prepared)
-
     def trainer_options(self, processor: PreTrainedTokenizerBase, validation: Dataset) -> dict[str, Any]:
         def compute(prediction: EvalPrediction) -> dict[str, float]:
             scores = _scores(prediction.predictions)
