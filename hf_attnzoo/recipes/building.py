@@ -84,8 +84,8 @@ def heed_launcher(recipe: Recipe) -> Recipe:
             value = getattr(recipe.training, name)
             if value is not None:
                 raise ValueError(
-                    f"training.{name}={value} needs the whole model in every process, and ACCELERATE_USE_{launcher}=true "
-                    "shards it: leave it out"
+                    f"training.{name}={value} needs the whole model in every process, and "
+                    f"ACCELERATE_USE_{launcher}=true shards it: leave it out"
                 )
     wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if wanted in ("no", recipe.training.precision):
