@@ -608,7 +608,7 @@ def _plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     # The package that an import lacks is an optional one, such as timm for a backbone
-    except (ValueError, OSError, ImportError, FloatingPointError) as error:
+    except (ValueError, OSError, ImportError) as error:
         typer.echo(f"attnzoo: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error
 

@@ -310,6 +310,15 @@ def test_the_recipe_is_that_of_what_is_trained(recipe_content, monkeypatch, envi
             heed_launcher(recipe)
 
 
+@pytest.mark.parametrize(("name", "value"), [("ema_decay", 0.9), ("average_last", 2)])
+def test_shards_have_no_averages(recipe_content, monkeypatch, name, value):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    recipe = build_recipe(recipe_content("run", **{f"training__{name}": value}))
+    with pytest.raises(ValueError, match=f"training.{name}={value} needs the whole model in every process"):
+        heed_launcher(recipe)
+
+
 FAILING = """
 import os, sys
 from hf_attnzoo.cli import app
