@@ -46,6 +46,8 @@ class StepGenerationMixin(GenerationMixin):
                 is_first_iteration=is_first_iteration,
                 **kwargs,
             )
+        # A trainer that scores what is written hands the labels on.
+        kwargs.pop("labels", None)
         side = "decoder_" if self.config.is_encoder_decoder else ""
         inputs = {**kwargs, f"{side}input_ids": input_ids[:, -next_sequence_length:], "cache": cache}
         if attention_mask is not None:

@@ -38,6 +38,7 @@ from hf_attnzoo.hub.card import hardware
 
 ROOT = Path(__file__).parents[2]
 WINDOW = 64
+RUN = Path("runs/shakespeare")
 
 # Of nanoGPT's README, "I only have a macbook"; and the checkpoint is that of the last step, not that of the luckiest
 # estimate.
@@ -100,12 +101,14 @@ def nanogpt(checkout: Path, text: str, steps: int, threads: int, folder: Path) -
     return row(model, loss, count, wall, cpu) | {"its own estimate": float(estimate)}
 
 
-def ours(recipe: str, overrides: list[str], file: Path, text: str, threads: int, folder: Path) -> dict[str, Any]:
-    """Train with a recipe, and measure."""
-    settings = [f"data.source={file}", f"output={folder / 'run'}", f"training.threads={threads}"]
+def ours(recipe: str, overrides: list[str], text: str, threads: int, folder: Path) -> dict[str, Any]:
+    """Train with a recipe in a folder, and measure."""
+    (folder / "input.txt").write_text(text, encoding="utf-8", newline="")
+    # Relative, for the run's card.
+    settings = ["data.source=input.txt", f"output={RUN}", f"training.threads={threads}"]
     command = [sys.executable, str(ROOT / "training/train.py"), recipe, *settings, *overrides]
     _, wall, cpu = timed(command, folder, threads)
-    saved = folder / "run" / "model"
+    saved = folder / RUN / "model"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(saved), AutoTokenizer.from_pretrained(saved)
     ids = tokenizer(last_tenth(text), add_special_tokens=False, verbose=False)["input_ids"]
     loss, count = mean_loss(model, torch.tensor(ids), tokenizer("")["input_ids"])
@@ -140,6 +143,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="shakespeare", help="of ours")
     parser.add_argument("--steps", type=int, default=2000, help="of nanoGPT; ours are the recipe's")
     parser.add_argument("--threads", type=int, default=1, help="of both")
+    parser.add_argument("--keep", type=Path, help="folder to leave our model and its card in")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     options = parser.parse_args()
 
@@ -147,12 +151,12 @@ def main() -> None:
     text = read(options.text)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        file = folder / "input.txt"
-        file.write_text(text, encoding="utf-8", newline="")
         rows = {
             "nanoGPT": nanogpt(options.checkout, text, options.steps, options.threads, folder),
-            f"recipe {options.recipe}": ours(options.recipe, options.overrides, file, text, options.threads, folder),
+            f"recipe {options.recipe}": ours(options.recipe, options.overrides, text, options.threads, folder),
         }
+        if options.keep is not None:
+            shutil.copytree(folder / RUN / "model", options.keep, dirs_exist_ok=True)
     columns = list(rows["nanoGPT"])
     print("| | " + " | ".join(columns) + " |")
     print("| --- |" + " --- |" * len(columns))
