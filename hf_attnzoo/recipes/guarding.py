@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -60,6 +61,10 @@ class NonFiniteGuard(TrainerCallback):
         if not anywhere and (args.fp16 or norm.isfinite()):
             return
         message = self._message(losses, mine, bool(anywhere), norm)
+        if args.world_size > 1:
+            # All are here, and all say what the first one at fault has to say.
+            told = gather_object([(bool(mine.any()), message)])
+            message = next((text for at_fault, text in told if at_fault), told[0][1])
         if self.most_skipped is None:
             raise ValueError(
                 f"{message}. A lower training.learning_rate or training.max_grad_norm may help; "

@@ -208,13 +208,14 @@ class TestGuard:
         with pytest.raises(ValueError, match=r"^step 3: .*training.max_skipped_steps=1"):
             again.train(resume_from_checkpoint=f"{again.args.output_dir}/checkpoint-2")
 
-    def test_all_processes_stop_where_one_is_at_fault(self, trainer_for):
+    def test_all_processes_stop_where_one_is_at_fault(self, trainer_for, monkeypatch):
         trainer = trainer_for()
-        trainer.state.max_steps = 1
         trainer.guard.see(torch.tensor(1.0))
         trainer.accelerator = SimpleNamespace(reduce=lambda flag: flag + 1)
+        gather = "hf_attnzoo.recipes.guarding.gather_object"
+        monkeypatch.setattr(gather, lambda told: [*told, (True, "step 1: the loss is nan, with the rows 5, 6")])
         several = SimpleNamespace(world_size=2, fp16=False)
-        with pytest.raises(ValueError, match="the loss of another process is not finite"):
+        with pytest.raises(ValueError, match=r"^step 1: the loss is nan, with the rows 5, 6\. A lower"):
             trainer.guard.on_pre_optimizer_step(several, trainer.state, trainer.control)
 
     def test_the_norm_is_in_the_history(self, trainer_for):
