@@ -712,7 +712,7 @@ def _check_task(model: str, *tasks: str) -> str:
     if family is None:
         return tasks[0]
     if family.task not in tasks:
-        commands = ", ".join(f"attnzoo {command}" for command in _PIPELINES[family.task][1])
+        commands = ", ".join(f"attnzoo {command}" for command in _PIPELINES.get(family.task, ("", ("attend",)))[1])
         raise ValueError(f"{model}: a model of {family.name} is for {commands}")
     return family.task
 

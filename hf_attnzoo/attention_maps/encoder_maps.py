@@ -46,7 +46,7 @@ def summary_attention_map(
     # In a causal model nothing looks at what follows.
     reader = -1 if whole.kind == "decoder" else 0
     rows = np.stack([weights.mean(0)[reader] for weights in whole.layers])
-    names = [f"layer {number}" for number in range(len(rows))]
+    names = [f"layer-{number}" for number in range(len(rows))]
     return AttentionMap(whole.source, names, rows, whole.source_text)
 
 

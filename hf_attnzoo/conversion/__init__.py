@@ -67,6 +67,9 @@ def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo")
         model = getattr(importlib.import_module(f"{__name__}.{module}"), function)(checkpoint)
     except StrictDataclassError as error:
         raise ValueError(f"{source} has a setting of a wrong type: {error}") from error
+    except (IndexError, RuntimeError) as error:
+        # Of taking a parameter apart, or putting several together.
+        raise ValueError(f"{source} has a parameter of another shape than its settings tell: {error}") from error
     checkpoint.weights.check_empty()
     model.save_pretrained(target)
     if checkpoint.tokenizer is None:

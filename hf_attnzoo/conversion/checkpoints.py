@@ -160,6 +160,8 @@ def take_sinusoids(weights: Weights, name: str, size: int, layout: str = "interl
         ValueError: if it is not there, or holds something else.
     """
     table = weights.take(name)
+    if table.ndim < 2 or not table.is_floating_point():
+        raise ValueError(f"{name} does not hold the sinusoids, and transformer has no place for it")
     rows = table.reshape(-1, table.shape[-1]).float()
     expected = sinusoids(rows.shape[0], size, layout).to(table.dtype).float()
     # Rounded to single precision, the angles are wrong in proportion to their size.

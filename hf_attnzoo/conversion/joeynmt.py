@@ -41,7 +41,7 @@ def from_joeynmt(checkpoint: Checkpoint) -> PreTrainedModel:
         checkpoint: of kind `"joeynmt"`. Its `tokenizer` is set.
 
     Returns:
-        The model. The special words have our ids, so its words may have other ids than theirs.
+        The model, of whose words the special ones come first, as they do there.
 
     Raises:
         ValueError: naming a setting or a parameter that has no place, or that is missing.
@@ -310,9 +310,10 @@ def _generation(
     ids = {word: index for index, word in enumerate(target.ordered)}
     config = GenerationConfig.from_model_config(model.config)
     config.suppress_tokens = sorted(ids[word] for word in never)
-    config.min_new_tokens = testing.get("min_output_length", 1)
-    if testing.get("max_output_length", -1) > 0:
-        config.max_new_tokens = testing["max_output_length"]
+    config.min_new_tokens = _need({"min_output_length": 1} | testing, "testing", "min_output_length")
+    longest = _need({"max_output_length": -1} | testing, "testing", "max_output_length")
+    if longest > 0:
+        config.max_new_tokens = longest
     return config
 
 

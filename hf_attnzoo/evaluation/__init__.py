@@ -18,6 +18,14 @@ from .alignments import (
     alignment_recall,
     read_alignment,
 )
+from .classification import (
+    CLASSIFICATION_METRICS,
+    accuracy,
+    classification_metrics,
+    confusion_matrix,
+    f1_score,
+    matthews_correlation,
+)
 from .correction import gleu
 from .generation import GENERATION_METRICS, Statistics, generation_metrics, sentence_statistics
 from .intervals import bootstrap_interval, score_interval, wilson_interval
@@ -40,6 +48,7 @@ from .scores import (
     word_error_rate,
 )
 from .significance import Comparison, compare
+from .squad import SQUAD_METRICS, normalize_answer, squad_exact, squad_f1, squad_metrics
 
 if TYPE_CHECKING:
     from .likelihood import LIKELIHOOD_METRICS, TextLikelihood, row_losses, text_likelihood
@@ -96,6 +105,17 @@ __all__ = [
     "pointing_score",
     "pointing_hits",
     "share_of_hits",
+    "classification_metrics",
+    "accuracy",
+    "f1_score",
+    "matthews_correlation",
+    "confusion_matrix",
+    "CLASSIFICATION_METRICS",
+    "squad_metrics",
+    "squad_exact",
+    "squad_f1",
+    "normalize_answer",
+    "SQUAD_METRICS",
 ]
 
 

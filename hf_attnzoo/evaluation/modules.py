@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import evaluate
 from datasets import Features, List, Value
 
-from . import alignments, correction, scores
+from . import alignments, classification, correction, scores, squad
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -170,6 +170,26 @@ class AlignmentErrorRate(_QuietMetric):
         return result
 
 
+class _SquadMetric(_QuietMetric):
+    """A score of answers, each with the list of those that are accepted; an empty list where there is none."""
+
+    score_name: ClassVar[str]
+
+    def _info(self) -> evaluate.MetricInfo:
+        text = Value("string")
+        return evaluate.MetricInfo(
+            description=squad.squad_metrics.__doc__,
+            citation="Rajpurkar et al. (2016), SQuAD: 100,000+ Questions for Machine Comprehension of Text",
+            inputs_description="Args:\n    predictions: answers, '' for none.\n"
+            "    references: as many lists of accepted answers.\n",
+            features=Features({"predictions": text, "references": List(text)}),
+        )
+
+    def _compute(self, predictions: list[str], references: list[list[str]]) -> dict[str, float | str]:
+        result = squad.squad_metrics(predictions, references, [self.score_name])
+        return {self.name: result[self.score_name], f"{self.name}_signature": result[f"{self.score_name}_signature"]}
+
+
 class _LikelihoodMetric(_QuietMetric):
     """A score of texts under a causal language model, given as such with its tokenizer, or as a folder."""
 
@@ -223,6 +243,53 @@ class BitsPerByte(_LikelihoodMetric):
     pass
 
 
+class SquadExactMatch(_SquadMetric):
+    score_name = "exact_match"
+
+
+class SquadF1(_SquadMetric):
+    score_name = "f1"
+
+
+class _ClassificationMetric(_QuietMetric):
+    """A score of classes, given as numbers or as names."""
+
+    score: ClassVar[Callable[..., scores.Score]]
+    options: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=self.score.__doc__,
+            citation=self.citation,
+            inputs_description=f"Args:\n    predictions: classes.\n    references: as many classes.\n{self.options}",
+            features=[
+                Features({"predictions": Value(kind), "references": Value(kind)}) for kind in ("int64", "string")
+            ],
+        )
+
+    def _compute(self, predictions: list, references: list, **options: Any) -> dict[str, float | str]:
+        score = self.score(predictions, references, **options)
+        return {self.name: score.value, f"{self.name}_signature": score.signature}
+
+
+class Accuracy(_ClassificationMetric):
+    score = staticmethod(classification.accuracy)
+
+
+class F1(_ClassificationMetric):
+    score = staticmethod(classification.f1_score)
+    options = (
+        "    average: 'macro', 'weighted', 'micro' or 'binary'. Default: 'macro'.\n"
+        "    positive: the class that counts, for 'binary'. Default: None.\n"
+    )
+
+
+class Mcc(_ClassificationMetric):
+    score = staticmethod(classification.matthews_correlation)
+    citation = "Matthews (1975), Comparison of the predicted and observed secondary structure of T4 phage lysozyme"
+
+
 METRICS = {
     "exact_match": ExactMatch,
     "sequence_error_rate": SequenceErrorRate,
@@ -236,6 +303,11 @@ METRICS = {
     "ter": Ter,
     "gleu": Gleu,
     "alignment_error_rate": AlignmentErrorRate,
+    "squad_exact_match": SquadExactMatch,
+    "squad_f1": SquadF1,
+    "accuracy": Accuracy,
+    "f1": F1,
+    "mcc": Mcc,
     "cross_entropy": CrossEntropy,
     "perplexity": Perplexity,
     "bits_per_character": BitsPerCharacter,
@@ -250,8 +322,9 @@ def load_metric(name: str, **kwargs: Any) -> evaluate.Metric:
         name:
             One of `METRICS`: `"exact_match"`, `"sequence_error_rate"`, `"token_error_rate"`, `"word_error_rate"`,
             `"character_error_rate"`, `"phoneme_error_rate"`, `"token_accuracy"`, `"bleu"`, `"chrf"`, `"ter"`, `"gleu"`
-            (with `sources`), `"alignment_error_rate"` (of lines in Pharaoh format), and of texts under a language
-            model `"cross_entropy"`, `"perplexity"`, `"bits_per_character"` and `"bits_per_byte"`.
+            (with `sources`), `"alignment_error_rate"` (of lines in Pharaoh format), `"squad_exact_match"` and
+            `"squad_f1"` of answers, `"accuracy"`, `"f1"` and `"mcc"` of classes, and of texts under a language model
+            `"cross_entropy"`, `"perplexity"`, `"bits_per_character"` and `"bits_per_byte"`.
         **kwargs:
             Those of `evaluate.Metric`. Texts are kept in memory, unless `num_process` is above 1: then give each run
             an `experiment_id` of its own.

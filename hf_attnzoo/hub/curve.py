@@ -54,7 +54,7 @@ def plot_curve(
     # A loss of exactly 0 has no place on a logarithmic scale
     if all(loss > 0 for _, loss in [*losses, *validation]):
         left.set_yscale("log")
-    left.set_ylabel("loss, nats per token", color=INK)
+    left.set_ylabel("loss", color=INK)
     left.legend(frameon=False, labelcolor=INK)
     if scores:
         _line(right[0], scores, VALIDATION, None)

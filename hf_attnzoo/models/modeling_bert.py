@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     MaskedLMOutput,
@@ -31,7 +30,7 @@ from .multi_head import bidirectional_mask
 from .positions import LearnedPositions, check_positions, read_positions
 from .pretrained import check_embeds, check_ids, check_labels, check_mask, exactly_one
 from .seq2seq import source_mask
-from .transformer_layer import AttentionPreTrainedModel, TransformerStack, layer_norm
+from .transformer_layer import AttentionPreTrainedModel, TransformerStack, activation, layer_norm
 from .unpadding import Padding
 
 
@@ -180,7 +179,7 @@ class BERTHeadTransform(nn.Module):
     def __init__(self, config: BERTConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = activation(config.hidden_act)
         self.norm = layer_norm(config)
 
     def forward(self, hidden: Tensor) -> Tensor:

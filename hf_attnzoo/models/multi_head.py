@@ -126,10 +126,10 @@ class MultiHeadAttention(nn.Module):
             Shape of `hidden`, and the weights `(B, h, Q, K)`, or None if the implementation doesn't have them.
         """
         if self.cross:
-            query = self._split(padding.restore(self.q_proj(hidden)))
+            (query,) = self._split(padding.restore(self.q_proj(hidden)), 1)
             key, value = self._memory(source, cache, query.device, source_padding)
         else:
-            query, key, value = map(self._split, padding.restore(self.qkv_proj(hidden)).chunk(3, dim=-1))
+            query, key, value = self._split(padding.restore(self.qkv_proj(hidden)), 3)
             if isinstance(cache, EncoderDecoderCache):
                 cache = cache.self_attention_cache
             if cache is not None:
@@ -150,9 +150,10 @@ class MultiHeadAttention(nn.Module):
             weights = weights.unflatten(2, (hypotheses, -1)).transpose(1, 2).flatten(0, 1)
         return self.out_proj(padding.remove(heads.reshape(*whole, -1))), weights
 
-    def _split(self, vectors: Tensor) -> Tensor:
-        """`(B, T, H)` to `(B, h, T, d)`."""
-        return vectors.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+    def _split(self, vectors: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """`(B, T, parts H)` to so many of shape `(B, h, T, d)`."""
+        rows, length = vectors.shape[:2]
+        return vectors.view(rows, length, parts, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind()
 
     def _memory(
         self, source: Tensor | None, cache: EncoderDecoderCache | None, device: torch.device, padding: Padding
@@ -162,7 +163,7 @@ class MultiHeadAttention(nn.Module):
             kept = cache.cross_attention_cache.layers[self.layer_idx]
             # An offloading cache keeps them somewhere else.
             return kept.keys.to(device), kept.values.to(device)
-        key, value = map(self._split, padding.restore(self.kv_proj(source)).chunk(2, dim=-1))
+        key, value = self._split(padding.restore(self.kv_proj(source)), 2)
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
             cache.is_updated[self.layer_idx] = True
@@ -200,6 +201,9 @@ def causal_mask(
     if loose and cache is None and not output_attentions and _trails(attention_mask):
         # What comes later is not read anyway, and without a mask there are faster kernels.
         attention_mask = None
+    fixed = cache is not None and cache.is_compileable
+    if hidden.shape[1] == 1 and not fixed and _is_plain(config, attention_mask, documents, output_attentions):
+        return _of_keys(attention_mask)
     return create_causal_mask(
         config=_EAGER if output_attentions else config,
         inputs_embeds=hidden,
@@ -218,6 +222,8 @@ def bidirectional_mask(
 ) -> Any:
     """Mask of self-attention in which a position reads all of its own text. Arguments as of `causal_mask`."""
     _check_documents(config, documents, None)
+    if _is_plain(config, attention_mask, documents, output_attentions):
+        return _of_keys(attention_mask)
     return create_bidirectional_mask(
         config=_EAGER if output_attentions else config,
         inputs_embeds=hidden,
@@ -255,6 +261,8 @@ def cross_mask(
         raise ValueError(
             f"position_ids start anew within a row: {config._attn_implementation} can't keep packed pairs apart"
         )
+    if _is_plain(config, source_mask, documents, output_attentions):
+        return _of_keys(source_mask)
     return create_bidirectional_mask(
         config=_EAGER if output_attentions else config,
         inputs_embeds=hidden.reshape(source.shape[0], -1, hidden.shape[-1]),
@@ -262,6 +270,23 @@ def cross_mask(
         encoder_hidden_states=source,
         and_mask_function=_same_document(target_documents, source_documents),
     )
+
+
+def _is_plain(config: PreTrainedConfig, mask: Tensor | None, documents: Any, output_attentions: bool) -> bool:
+    """Whether nothing but padding `(B, K)` is to be hidden, from an implementation that takes a mask of keys.
+
+    transformers would make the same of it, for every query and at greater length.
+    """
+    if torch.compiler.is_compiling() or documents is not None or (mask is not None and mask.ndim != 2):
+        return False
+    return output_attentions or config._attn_implementation in ("eager", "sdpa")
+
+
+def _of_keys(mask: Tensor | None) -> Tensor | None:
+    """Mask `(B, K)` as one of all heads and queries, `(B, 1, 1, K)`; None where it hides nothing."""
+    if mask is None or mask.all():
+        return None
+    return mask.bool()[:, None, None]
 
 
 def _trails(attention_mask: Tensor | None) -> bool:

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin
 
+from .stepping import StepGenerationMixin
 from .wrapping import is_plain_linear
 
 
@@ -54,7 +54,7 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.linear.bias, "none", [], "")
 
 
-class PackedHeadGenerationMixin(GenerationMixin):
+class PackedHeadGenerationMixin(StepGenerationMixin):
     """Generation with the output layer packed once, for a model that has `lm_head` and takes `packed_head`."""
 
     def _expand_inputs_for_generation(

@@ -154,7 +154,7 @@ def check_positions(position_ids: Tensor, num_positions: int) -> None:
         ValueError: naming the position and the last one there is.
     """
     # A graph can't raise an error that depends on data.
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or position_ids.numel() == 0:
         return
     low, high = (bound.item() for bound in torch.aminmax(position_ids))
     if low < 0 or high >= num_positions:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
 from .losses import IGNORE_INDEX
 from .pretrained import AttnZooPreTrainedModel, check_embeds, check_ids, check_mask, exactly_one
+from .stepping import StepGenerationMixin
 
 
 @dataclass
@@ -133,7 +133,7 @@ class SharedVocabularyMixin:
         return embeddings
 
 
-class SharedSourceGenerationMixin(GenerationMixin):
+class SharedSourceGenerationMixin(StepGenerationMixin):
     """Generation in which all hypotheses of a sentence read one copy of its source.
 
     transformers copies the encoder's output once per beam and per returned sequence. Here it stays as it is, shape

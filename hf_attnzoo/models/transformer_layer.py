@@ -6,6 +6,7 @@ and `activation_dropout`. Encoders, decoders and decoders without an encoder are
 Shapes: B texts, T positions, H hidden size, h heads, S source positions.
 """
 
+from itertools import islice
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -23,13 +24,19 @@ def layer_norm(config: PreTrainedConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.use_bias)
 
 
+def activation(name: str) -> nn.Module:
+    """An activation by the name that transformers has for it."""
+    # The same function; one kernel, where the other name stands for eight and what they keep for the backward pass.
+    return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
+
+
 class FeedForward(nn.Module):
     """`FFN(x) = act(x W_1 + b_1) W_2 + b_2`, at every position (section 3.3)."""
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__()
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.use_bias)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = activation(config.hidden_act)
         self.dropout = nn.Dropout(config.activation_dropout)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.use_bias)
 
@@ -194,7 +201,7 @@ class TransformerStack(nn.Module):
         The other arguments are those of `TransformerLayer.forward`.
         """
         states, weights, cross_weights = [hidden], [], []
-        for layer in self.layers[:depth]:
+        for layer in islice(self.layers, depth):
             # Checkpointing wants by position what a gradient goes through, and by name the cache it must not use.
             hidden, attention, cross_attention = layer(
                 hidden, mask, source, source_mask, cache=cache, output_attentions=output_attentions, **kwargs

@@ -21,7 +21,7 @@ from transformers.integrations import TensorBoardCallback, get_reporting_integra
 
 from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler
 from ..registry import Family
-from .optimization import ADADELTA, optimizer_class, own_schedule, scheduler_arguments
+from .optimization import ADADELTA, EPOCH_DECAY, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
 from .scheduled_sampling import ScheduledSampling
 from .schema import Recipe, TrainingSection, nearest, wrong_type
@@ -58,6 +58,12 @@ def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:
             )
         if name in _FOLLOWS:
             raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
+    smoothing = recipe.training.label_smoothing
+    if smoothing is not None and fields.setdefault("label_smoothing", smoothing) != smoothing:
+        raise ValueError(
+            f"training.label_smoothing={smoothing} and model.label_smoothing={fields['label_smoothing']} differ: "
+            "set one of them"
+        )
     return fields
 
 
@@ -73,11 +79,20 @@ def heed_launcher(recipe: Recipe) -> Recipe:
     Raises:
         ValueError: if the launcher wants another precision than the recipe, or to shard a model on no accelerator.
     """
-    for name in ("FSDP", "DEEPSPEED"):
-        if parse_flag_from_env(f"ACCELERATE_USE_{name}") and not torch.accelerator.is_available():
+    for launcher in ("FSDP", "DEEPSPEED"):
+        if not parse_flag_from_env(f"ACCELERATE_USE_{launcher}"):
+            continue
+        if not torch.accelerator.is_available():
             raise ValueError(
-                f"ACCELERATE_USE_{name}=true: a model is sharded over accelerators, and there is none here"
+                f"ACCELERATE_USE_{launcher}=true: a model is sharded over accelerators, and there is none here"
             )
+        for name in ("ema_decay", "average_last"):
+            value = getattr(recipe.training, name)
+            if value is not None:
+                raise ValueError(
+                    f"training.{name}={value} needs the whole model in every process, and "
+                    f"ACCELERATE_USE_{launcher}=true shards it: leave it out"
+                )
     wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if wanted in ("no", recipe.training.precision):
         return recipe
@@ -106,12 +121,6 @@ def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor
     """
     config_class = family.config_class
     fields = model_settings(recipe, family)
-    smoothing = recipe.training.label_smoothing
-    if smoothing is not None and fields.setdefault("label_smoothing", smoothing) != smoothing:
-        raise ValueError(
-            f"training.label_smoothing={smoothing} and model.label_smoothing={fields['label_smoothing']} differ: "
-            "set one of them"
-        )
     fields |= task.model_fields(processor)
     preset = fields.pop("preset", None)
     try:
@@ -212,8 +221,8 @@ def build_trainer(
         save_total_limit=max(section.save_total_limit, (section.average_last or 0) + 1),
         restore_callback_states_from_checkpoint=True,
         logging_steps=section.logging_steps,
-        # It would hide what ends the run here.
-        logging_nan_inf_filter=False,
+        # It would hide what ends the run here; of a step that is left out it keeps the loss out of the mean.
+        logging_nan_inf_filter=section.on_nonfinite == "skip",
         load_best_model_at_end=True,
         metric_for_best_model=f"eval_{recipe.evaluation.best_metric}",
         greater_is_better=not lower_is_better,
@@ -253,6 +262,7 @@ def build_trainer(
     else:
         lengths = task.source_lengths(train, model), task.target_lengths(train)
         batches = sampler_class(*lengths, **budget, num_processes=arguments.world_size)
+    _check_sense(recipe, task, model)
     sampling = section.scheduled_sampling
     # What is wrong with a schedule is told now, not when training begins.
     own_schedule(section, model.config.hidden_size, 1)
@@ -278,6 +288,26 @@ def build_trainer(
             *reporters(section.report_to, Path(recipe.output) / LOGS),
         ],
     )
+
+
+def _check_sense(recipe: Recipe, task: Task, model: PreTrainedModel) -> None:
+    """Refuse what means nothing to a task or to its data."""
+    section, sampling = recipe.training, recipe.training.scheduled_sampling
+    if sampling.schedule != "none" and not task.generates:
+        raise ValueError(
+            f"training.scheduled_sampling.schedule={sampling.schedule!r} is for models that write: leave it out"
+        )
+    if model.config.label_smoothing and model.get_output_embeddings() is None:
+        raise ValueError(
+            f"label_smoothing={model.config.label_smoothing} is for models that predict words, and "
+            f"{type(model).__name__} doesn't: set training.label_smoothing=0"
+        )
+    if recipe.data.streaming and section.bpe_dropout:
+        raise ValueError(
+            f"training.bpe_dropout={section.bpe_dropout} needs texts that are held: leave out data.streaming"
+        )
+    if recipe.data.streaming and section.scheduler == EPOCH_DECAY:
+        raise ValueError(f"training.scheduler={EPOCH_DECAY!r} goes by epochs, and a stream has none")
 
 
 def reporters(names: list[str], folder: Path) -> list[TrainerCallback]:

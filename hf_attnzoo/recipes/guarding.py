@@ -111,5 +111,7 @@ class NonFiniteGuard(TrainerCallback):
         if "caption" in row:
             return repr(row["caption"][:_WIDTH])
         sides = zip(("input_ids", "labels"), tokenizer_sides(processor), strict=True)
-        texts = [side.decode(row[name], skip_special_tokens=True) for name, side in sides if name in row]
+        # A label may be a class.
+        ids = [(side, row[name]) for name, side in sides if isinstance(row.get(name), list)]
+        texts = [side.decode(some, skip_special_tokens=True) for side, some in ids]
         return " → ".join(repr(text[:_WIDTH]) for text in dict.fromkeys(texts))

@@ -20,7 +20,7 @@ from .disk import discard
 from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
-from .schema import Recipe, nearest
+from .schema import Recipe, nearest, without_folders
 from .starting import starting_model, starting_point, starting_processor
 from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
@@ -161,9 +161,9 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         intervals=outcome.intervals,
         samples=samples,
         example=task.example(rows["test"]),
-        recipe=recipe.to_yaml(),
+        recipe=recipe.to_yaml(public=True),
         has_map=len(pictured) > 0,
-        pretrained=recipe.pretrained.model,
+        pretrained=without_folders(recipe.pretrained.model),
         evaluations=evaluations(trainer.state.log_history),
         best_metric=recipe.evaluation.best_metric,
         hub_datasets=hub_datasets(recipe),
@@ -294,8 +294,9 @@ def _sources(recipe: Recipe, split: str) -> list[str]:
 
 
 def data_name(recipe: Recipe) -> str:
-    """What the recipe names its data, with commas where the splits come from several sources."""
-    return ", ".join(dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split)))
+    """What a card calls the recipe's data, with commas where the splits come from several sources."""
+    sources = (without_folders(source) for split in SPLITS for source in _sources(recipe, split))
+    return ", ".join(dict.fromkeys(sources))
 
 
 def hub_datasets(recipe: Recipe) -> list[str]:

@@ -54,13 +54,14 @@ def save_run(
         if pictured is not None:
             task.draw(model, processor, pictured, scratch / "attention.png")
         if facts.evaluations:
-            metric = facts.best_metric
-            curve = scratch / "curve.png"
-            plot_curve(facts.loss_curve, facts.evaluations, curve, metric=metric, name=metric_name(metric))
-        check_card(scratch / "README.md")
+            found = any(facts.best_metric in each for each in facts.evaluations)
+            metric, name = (facts.best_metric, metric_name(facts.best_metric)) if found else (None, None)
+            plot_curve(facts.loss_curve, facts.evaluations, scratch / "curve.png", metric=metric, name=name)
         # A folder can't replace a full one in a single move. Between these the checkpoints still have the model.
         discard(folder)
         scratch.rename(folder)
+        # Not before: a model that is safe is worth more than a card that is right
+        check_card(folder / "README.md")
 
 
 def check_reload(

@@ -306,9 +306,14 @@ class Recipe:
     generation: dict[str, Any] = field(default_factory=dict)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
 
-    def to_yaml(self) -> str:
-        """The recipe as YAML, every default written out."""
-        return write_yaml(dataclasses.asdict(self))
+    def to_yaml(self, public: bool = False) -> str:
+        """The recipe as YAML, every default written out.
+
+        Args:
+            public: name files and folders of this machine by their own names alone; see `without_folders`.
+        """
+        content = dataclasses.asdict(self)
+        return write_yaml(without_folders(content) if public else content)
 
 
 _CHOICES = {
@@ -468,6 +473,19 @@ def check_stream(recipe: Recipe, where: str = "recipe") -> None:
             f"{where}: training.num_workers={training.num_workers} must be 0 with data.streaming=True: the process "
             "that trains reads the stream, so that its place in it is known when training is resumed"
         )
+
+
+def without_folders(value: Any) -> Any:
+    """A value with the last part of every absolute path in place of it: where things lie is nobody else's business.
+
+    Args:
+        value: a string, or lists and mappings of values.
+    """
+    if isinstance(value, Mapping):
+        return {key: without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_folders(item) for item in value]
+    return Path(value).name if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
 
 
 def both_sides(value: Any) -> Any:

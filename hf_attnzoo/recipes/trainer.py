@@ -78,6 +78,12 @@ class ZooTrainer(Seq2SeqTrainer):
         self.counted = counted
         self._model_class = type(self.model)
         self._whole_model: PreTrainedModel | None = None
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            # They work on every weight where it is, and there it is only in parts.
+            options = {"ema_decay": ema_decay, "scheduled_sampling": scheduled_sampling, "on_nonfinite": most_skipped}
+            for name, value in options.items():
+                if value is not None:
+                    raise ValueError(f"training.{name} is not for models that are sharded: leave it out")
         if self.is_fsdp_enabled:
             self._choose_shards()
         self.target_tokens_seen = 0

@@ -161,8 +161,8 @@ def check_remote_code(model: PreTrainedModel) -> None:
 
 
 def check_lora(model: PreTrainedModel) -> None:
-    """LoRA on all linear layers is neutral at first, trains, and merges into the same outputs. Needs `peft`."""
-    from peft import LoraConfig, get_peft_model
+    """LoRA on all linear layers is neutral at first, trains, loads as saved, merges to equal outputs. Needs `peft`."""
+    from peft import LoraConfig, PeftModel, get_peft_model
 
     batch = training_batch(model)
     expected = model(**batch)
@@ -182,6 +182,11 @@ def check_lora(model: PreTrainedModel) -> None:
         optimizer.step()
     trained = adapted(**batch)
     assert trained.loss < expected.loss
+    with tempfile.TemporaryDirectory() as folder:
+        adapted.save_pretrained(folder)
+        assert (Path(folder) / "adapter_model.safetensors").is_file()
+        loaded = PeftModel.from_pretrained(copy.deepcopy(model), folder).eval()
+    assert_close(answers_of(loaded(**batch)), answers_of(trained))
     assert_close(answers_of(adapted.merge_and_unload()(**batch)), answers_of(trained), 1e-4)
 
 

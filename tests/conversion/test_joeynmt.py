@@ -327,6 +327,28 @@ def test_one_vocabulary_with_tied_words(make, logits_of, case, tmp_path):
     check(model, tokenizer, expected, ["le assis", "chat"], [[2, 5, 6, 8], [2]])
 
 
+def test_norms_come_first_where_there_is_no_setting_but_a_last_norm(tmp_path):
+    settings, state = transformer("pre")
+    for side in ("encoder", "decoder"):
+        del settings[side]["layer_norm"]
+    write(tmp_path / "joey", settings, state)
+    convert(tmp_path / "joey", tmp_path / "ours")
+    model, tokenizer = load(tmp_path / "ours")
+    settings["encoder"]["layer_norm"] = "pre"
+    check(
+        model, tokenizer, [transformer_logits(settings, state, *pair) for pair in zip(SOURCES, TARGETS, strict=True)]
+    )
+    # Version 2.3 makes of this an encoder with norms first and a decoder with norms after.
+    for parameter in ("weight", "bias"):
+        del state[f"encoder.layer_norm.{parameter}"], state[f"decoder.layer_norm.{parameter}"]
+    del settings["encoder"]["layer_norm"]
+    write(tmp_path / "joey", settings, state)
+    with pytest.raises(
+        ValueError, match=r"model\.encoder\.layer_norm=None and model\.decoder\.layer_norm=None have no place"
+    ):
+        convert(tmp_path / "joey", tmp_path / "other")
+
+
 class TestVocabulary:
     def test_special_words_come_first_whatever_they_are_called(self, tmp_path):
         settings, state = recurrent("luong")
@@ -393,6 +415,7 @@ class TestVocabulary:
         ("decoder.hidden_size", 7, r"must have the shape"),
         ("decoder.num_layers", 2, r"lacks the parameter decoder\.rnn\.weight_ih_l1"),
         ("decoder.dropout", 1.5, r"dropout=1\.5"),
+        ("decoder.input_feeding", "yes", r"input_feeding"),
         ("encoder", [3], r"model\.encoder must be a mapping, got \[3\]"),
         ("tied_softmax", True, r"output_layer\.weight is not trg_embed\.lut\.weight, but model\.tied_softmax=True"),
         ("tied_embeddings", True, r"model\.tied_embeddings=True, but the vocabularies are not the same"),
@@ -435,6 +458,10 @@ def refused(folder, made, path, value, words):
     [
         (lambda s: s.update(extra=torch.ones(2)), "no place for extra"),
         (lambda s: s.pop("decoder.att_vector_layer.bias"), r"lacks the parameter decoder\.att_vector_layer\.bias"),
+        (
+            lambda s: s.update({"decoder.att_vector_layer.weight": torch.ones(6)}),
+            "another shape than its settings tell",
+        ),
         (lambda s: s.update({"src_embed.lut.weight": torch.ones(8, 6)}), "has 8 rows, but the vocabulary has 9 words"),
         (lambda s: s.update({"trg_embed.lut.weight": torch.ones(11, 5)}), r"embedding_dim=5 has no place in luong"),
     ],

@@ -348,6 +348,7 @@ class TestBack:
         [
             ({"norm_first": True}, "norm_first=True has no place in transformers' Marian"),
             ({"layer_norm_eps": 1e-6}, "layer_norm_eps=1e-06"),
+            ({"decoder_residual_scale": 2}, "decoder_residual_scale=2 has no place in transformers' Marian"),
             ({"position_combination": "concat", "tie_word_embeddings": False}, "position_combination='concat'"),
             ({"embedding_norm": True}, "embedding_norm=True has no place in transformers' Marian"),
             ({"position_embeddings": "learned"}, "embedding_norm=False has no place in transformers' Bart"),

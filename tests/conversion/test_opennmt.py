@@ -450,6 +450,11 @@ def test_settings_without_a_place_are_named(make, case, change, words, tmp_path)
             r"place for .*w_3",
         ),
         (lambda s: s.pop("decoder.transformer_layers.1.self_attn.linear_keys.bias"), r"lacks .*linear_keys\.bias"),
+        (
+            lambda s: s.update({"encoder.transformer.0.self_attn.linear_keys.weight": torch.ones(8, 7)}),
+            "another shape than its settings tell",
+        ),
+        (lambda s: s.update({TABLE.format("decoder"): torch.ones(3)}), "does not hold the sinusoids"),
         (lambda s: s.update({"generator.bias": torch.ones(10)}), r"generator\.bias has 10 rows, .* has 11 words"),
         (lambda s: s[TABLE.format("encoder")].mul_(1.01), r"encoder\..*pe\.pe does not hold the sinusoids"),
     ],

@@ -67,7 +67,7 @@ def test_the_command_writes_what_a_recipe_mixes_in(tiny_run, recipe_content, tmp
     parts = [rows["train"]["source"][:-3], rows["validation"]["source"], rows["test"]["source"]]
     assert all(len(part) > 1 for part in parts)
     assert sorted(int(text) for part in parts for text in part) == list(range(200))
-    assert data_name(recipe) == f"{corpus}, {made}"
+    assert data_name(recipe) == f"{corpus.name}, {made.name}"
 
 
 def test_a_drawn_text_follows_the_seed(tiny_run, tmp_path):

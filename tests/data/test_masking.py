@@ -10,7 +10,14 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from hf_attnzoo import BERTConfig, BERTForMaskedLM, BERTForPreTraining, train_tokenizer
-from hf_attnzoo.data import MaskingCallback, MaskingCollator, next_sentence_pairs, tokenize_texts
+from hf_attnzoo.data import (
+    MaskingCallback,
+    MaskingCollator,
+    masked_once,
+    masking_blocks,
+    next_sentence_pairs,
+    tokenize_texts,
+)
 
 MASK, PAD = 4, 1
 WORDS = ["alpha", "beta", "gamma", "delta", "omega", "sigma"]
@@ -295,3 +302,37 @@ def test_long_texts_become_several_rows(tokenizer):
     assert max(map(len, rows["input_ids"])) == 10
     with pytest.raises(ValueError, match=r"'texts'.*text"):
         tokenize_texts(texts, tokenizer, column="texts")
+
+
+def test_blocks_hold_one_document_and_the_numbers_of_its_words():
+    tokenizer = train_tokenizer("wordpiece", ["playing plays played play"] * 3, vocab_size=40)
+    texts = ["plays\nplaying play\n", "play"]
+    blocks = masking_blocks({"text": texts}, tokenizer, 5)
+    # <s> tokens </s>
+    assert {(ids[0], ids[-1]) for ids in blocks["input_ids"]} == {(2, 3)}
+    assert blocks[-1]["input_ids"] == tokenizer("play").input_ids
+    document = [token for ids in blocks["input_ids"][:-1] for token in ids[1:-1]]
+    assert document == tokenizer("plays playing play", add_special_tokens=False).input_ids
+    words = [word for numbers in blocks["word_ids"][:-1] for word in numbers if word != -1]
+    # One number for each word, through lines and blocks
+    assert sorted(set(words)) == [0, 1, 2]
+    assert words == sorted(words)
+    with pytest.raises(ValueError, match="block_size=2 must be at least 3"):
+        masking_blocks({"text": texts}, tokenizer, 2)
+    with pytest.raises(ValueError, match="without a single token"):
+        masking_blocks({"text": ["\n \n"]}, tokenizer, 5)
+    with pytest.raises(ValueError, match="no cls_token_id"):
+        masking_blocks({"text": texts}, train_tokenizer("word", texts), 5)
+
+
+def test_masks_that_stay_are_those_of_the_collator():
+    tokenizer = train_tokenizer("wordpiece", ["playing plays played play"] * 3, vocab_size=40)
+    rows = Dataset.from_dict({"input_ids": [tokenizer(text).input_ids for text in ("plays playing", "play play")]})
+    collator = MaskingCollator(tokenizer, probability=0.5, seed=4)
+    once = masked_once(rows, collator)
+    batch = collator(list(rows))
+    for number, row in enumerate(once):
+        length = len(row["input_ids"])
+        assert row["input_ids"] == batch["input_ids"][number, :length].tolist()
+        assert row["labels"] == batch["labels"][number, :length].tolist()
+        assert any(label != -100 for label in row["labels"])

@@ -8,6 +8,7 @@ import evaluate
 import pytest
 
 from hf_attnzoo.evaluation import load_metric
+from hf_attnzoo.evaluation.modules import METRICS
 
 # 1 of 2 exact; 1 edit to 9 tokens; unigrams 8/9, bigrams 6/7, trigrams 4/5, 4-grams 2/3
 PREDICTIONS, REFERENCES = ["a b c d e", "w x y z"], ["a b c d f", "w x y z"]
@@ -41,6 +42,49 @@ def test_options_and_several_references():
     assert result["bleu"] == pytest.approx(100)
     assert result["bleu_signature"].startswith("nrefs:2|case:lc|eff:no|tok:none|")
     assert load_metric("chrf").compute(predictions=["ab"], references=["ac"])["chrf"] == pytest.approx(25)
+
+
+def test_more_modules_of_texts():
+    # Of tercom's words: the last of four moves to the front, one shift; 2 more words are wrong. Of ten letters one
+    ter = load_metric("ter").compute(predictions=["d a b c", "x y"], references=["a b c d", "v w"])
+    assert ter["ter"] == pytest.approx(100 * 3 / 6)
+    for name, rate in (("word_error_rate", 1 / 2), ("phoneme_error_rate", 1 / 2), ("character_error_rate", 1 / 10)):
+        result = load_metric(name).compute(predictions=["abcd efghx"], references=["abcd efghi"])
+        assert result == {name: rate, f"{name}_signature": result[f"{name}_signature"]}
+    with pytest.raises(ValueError, match="sources"):
+        load_metric("gleu").compute(predictions=["a"], references=["a"])
+    gleu = load_metric("gleu").compute(predictions=["a b c d"], references=[["a b c d"]], sources=["a b c e"])
+    assert gleu == {"gleu": pytest.approx(100), "gleu_signature": "nrefs:1|case:mixed|tok:none"}
+
+
+def test_answers():
+    # Articles and case don't count; 2 words of 3 and 2 of 2 are the same; no answer is right where there is none
+    answers, accepted = ["The Cat", "big black cat", ""], [["cat"], ["dog", "black cat"], []]
+    assert load_metric("squad_exact_match").compute(predictions=answers, references=accepted) == {
+        "squad_exact_match": pytest.approx(2 / 3),
+        "squad_exact_match_signature": "questions:3|nrefs:var|norm:squad",
+    }
+    result = load_metric("squad_f1").compute(predictions=answers, references=accepted)
+    assert result["squad_f1"] == pytest.approx((1 + 4 / 5 + 1) / 3)
+
+
+def test_classes():
+    # As numbers and as names. 3 of 4 right; F1 of the classes 2/3 and 4/5; (2 - 0) / sqrt(2 * 3 * 1 * 2) is the MCC
+    for classes in ((0, 1), ("no", "yes")):
+        predictions, references = [[classes[place] for place in row] for row in ((0, 1, 1, 1), (0, 1, 1, 0))]
+        expected = {"accuracy": 3 / 4, "f1": (2 / 3 + 4 / 5) / 2, "mcc": 2 / 12**0.5}
+        for name, value in expected.items():
+            result = load_metric(name).compute(predictions=predictions, references=references)
+            assert result[name] == pytest.approx(value)
+            assert result[f"{name}_signature"].startswith("rows:4|classes:2")
+        binary = {"average": "binary", "positive": classes[1]}
+        result = load_metric("f1").compute(predictions=predictions, references=references, **binary)
+        assert result["f1"] == pytest.approx(4 / 5)
+
+
+def test_every_module_has_its_name():
+    for name in METRICS:
+        assert load_metric(name).name == name
 
 
 def test_combined():
@@ -91,7 +135,7 @@ socket.socket.connect = socket.getaddrinfo = refuse
 import hf_attnzoo.evaluation as evaluation
 # None of the slow ones, until they are asked for
 assert not {"evaluate", "matplotlib", "torch"} & set(sys.modules)
-for name in ("exact_match", "token_error_rate", "bleu", "chrf"):
+for name in ("exact_match", "token_error_rate", "bleu", "chrf", "ter"):
     print(name, evaluation.load_metric(name).compute(predictions=["a b c d"], references=["a b c d"])[name])
 """
     environment = {**os.environ, "HF_HOME": str(tmp_path)}
@@ -108,4 +152,5 @@ for name in ("exact_match", "token_error_rate", "bleu", "chrf"):
         "token_error_rate": 0,
         "bleu": 100,
         "chrf": 100,
+        "ter": 0,
     }

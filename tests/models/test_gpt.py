@@ -1,5 +1,6 @@
 """GPT keeps the contract, in every variant of its norms, positions and caches."""
 
+import importlib.util
 import math
 from itertools import chain
 
@@ -81,6 +82,32 @@ def test_nothing_reads_what_comes_later(implementation):
         assert (moved[place:] > 1e-6).all()
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_gradient_comes_from_later_or_elsewhere(packed, implementation):
+    model = build("gpt2").double()
+    model.set_attn_implementation(implementation)
+    ids = torch.randint(4, 20, (2, 7), generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
+    places = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 0, 1, 0, 0]]) if packed else None
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]] if packed else [[0] * 7] * 2)
+    embeds = model.get_input_embeddings()(ids).detach().requires_grad_()
+    logits = model(inputs_embeds=embeds, attention_mask=mask, position_ids=places).logits
+    # Of the change of a later word, or of another document's, nothing arrives at all: not little, 0.
+    for row, length in enumerate((7, 5)):
+        for place in range(length):
+            gradient = torch.autograd.grad(logits[row, place].square().sum(), embeds, retain_graph=True)[0]
+            read = (torch.arange(7) <= place) & (documents[row] == documents[row, place])
+            assert torch.equal(gradient[row].ne(0).any(dim=-1), read)
+            assert not gradient[1 - row].any()
+    changed = ids.clone()
+    changed[0, 4] = 4 + (ids[0, 4] - 3) % 16
+    before, after = (model(given, attention_mask=mask, position_ids=places).logits for given in (ids, changed))
+    assert torch.equal(before[0, :4], after[0, :4])
+    assert torch.equal(before[1, :5], after[1, :5])
+    assert before[0, 4:].ne(after[0, 4:]).any(dim=-1).all()
+
+
 class TestCaches:
     @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
     @pytest.mark.parametrize("beams", [1, 3])
@@ -119,6 +146,16 @@ class TestCaches:
         assert not torch.allclose(coarse, whole, atol=1e-5), "nothing was quantised"
         options = {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}, "max_new_tokens": 5}
         assert model.generate(LEFT, num_beams=3, **options).shape[0] == 3
+
+    @pytest.mark.parametrize("kind", ["offloaded", "offloaded_static"])
+    def test_one_that_is_kept_elsewhere_is_refused_where_there_is_nothing_else(self, kind):
+        with pytest.raises(ValueError, match=rf"cache_implementation='{kind}'.*'cpu'"):
+            build("gpt2").generate(LEFT, cache_implementation=kind, max_new_tokens=2)
+
+    @pytest.mark.skipif(importlib.util.find_spec("optimum") is not None, reason="the package is there")
+    def test_a_quantised_one_needs_its_package(self):
+        with pytest.raises(ImportError, match="optimum-quanto"):
+            build("gpt2").generate(LEFT, cache_implementation="quantized", max_new_tokens=2)
 
     @pytest.mark.parametrize("size", [1, 2, 3])
     def test_a_prompt_in_pieces(self, size):

@@ -1,5 +1,6 @@
 """Multi-head attention against loops written from equation 1 and section 3.2.2 of Vaswani et al. (2017)."""
 
+import importlib.util
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import EncoderDecoderCache
 
+from hf_attnzoo import TransformerModel
 from hf_attnzoo.models.configuration_transformer import TransformerConfig
 from hf_attnzoo.models.multi_head import (
     MultiHeadAttention,
@@ -278,6 +280,14 @@ def test_packed_documents_of_several_rows_are_refused_for_flash():
     ):
         with pytest.raises(ValueError, match="flash_attention_2"):
             call()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="the package is there")
+def test_a_kernel_that_is_not_there_is_refused():
+    with pytest.raises(ImportError, match=r"flash_attn|FlashAttention2"):
+        TransformerModel(config_of("eager")).set_attn_implementation("flash_attention_2")
+    with pytest.raises(ValueError, match="nonsense"):
+        TransformerModel(config_of("eager")).set_attn_implementation("nonsense")
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

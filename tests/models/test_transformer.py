@@ -121,6 +121,10 @@ class TestCaches:
         written = model.generate(SOURCES, cache=cache_of_quantised(model), num_beams=3, max_new_tokens=4)
         assert written.shape[0] == 3
 
+    def test_one_that_is_kept_elsewhere_is_refused_where_there_is_nothing_else(self):
+        with pytest.raises(ValueError, match=r"cache_implementation='offloaded'.*'cpu'"):
+            build("paper").generate(SOURCES, cache_implementation="offloaded", max_new_tokens=2)
+
     def test_beams_share_their_source(self):
         model = build("paper")
         output = model.generate(SOURCES, num_beams=4, max_new_tokens=4, return_dict_in_generate=True)
@@ -206,6 +210,50 @@ def test_packed_pairs_are_as_they_are_alone(implementation):
     torch.testing.assert_close(output.loss, total / start)
     with pytest.raises(ValueError, match="decoder_position_ids"):
         model(input_ids=input_ids, position_ids=position_ids, decoder_input_ids=decoder_input_ids)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_gradient_comes_from_later_or_elsewhere(packed, implementation):
+    model = build("pre-norm").double()
+    model.set_attn_implementation(implementation)
+    read = torch.tensor([[2, 8, 9, 2, 7, 6], [2, 5, 5, 2, 9, 1]])
+    sources = torch.tensor([[5, 8, 3, 9, 3], [6, 3, 7, 3, 1]])
+    of_targets, of_sources = torch.zeros(2, 6), torch.zeros(2, 5)
+    options = {"decoder_attention_mask": (read != 1).long()}
+    if packed:
+        of_targets[:, 3:], of_sources[0, 3:], of_sources[1, 2:] = 1, 1, 1
+        options |= {
+            "decoder_position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]] * 2),
+            "position_ids": torch.tensor([[0, 1, 2, 0, 1], [0, 1, 0, 1, 0]]),
+        }
+    source, target = (
+        embed(ids).detach().requires_grad_()
+        for embed, ids in ((model.get_input_embeddings(), sources), (model.get_decoder_input_embeddings(), read))
+    )
+    mask = (sources != 1).long()
+    logits = model(inputs_embeds=source, attention_mask=mask, decoder_inputs_embeds=target, **options).logits
+    # Of the change of a later word, or of another document's, nothing arrives at all: not little, 0.
+    for row, length in enumerate((6, 5)):
+        for place in range(length):
+            of_source, of_target = torch.autograd.grad(
+                logits[row, place].square().sum(), (source, target), retain_graph=True
+            )
+            document = of_targets[row, place]
+            earlier = (torch.arange(6) <= place) & (of_targets[row] == document)
+            assert torch.equal(of_target[row].ne(0).any(dim=-1), earlier)
+            assert torch.equal(of_source[row].ne(0).any(dim=-1), (of_sources[row] == document) & mask[row].bool())
+            assert not of_source[1 - row].any()
+            assert not of_target[1 - row].any()
+    changed = read.clone()
+    changed[0, 4] = 11
+    before, after = (
+        model(input_ids=sources, decoder_input_ids=given, use_cache=False, **options).logits
+        for given in (read, changed)
+    )
+    assert torch.equal(before[0, :4], after[0, :4])
+    assert torch.equal(before[1, :5], after[1, :5])
+    assert before[0, 4:].ne(after[0, 4:]).any(dim=-1).all()
 
 
 class TestTooLong:

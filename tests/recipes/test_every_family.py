@@ -1,5 +1,7 @@
 """Options of training for every family that recipes train: autocast stays finite, what has no sense is refused."""
 
+import dataclasses
+
 import pytest
 import torch
 from rich.console import Console
@@ -95,3 +97,29 @@ def test_fp16_on_a_cpu_is_refused(recipe_of):
 def test_bpe_dropout_is_for_pairs(recipe_of, family):
     with pytest.raises(ValueError, match=r"training\.bpe_dropout=0.1 is for pairs of texts: leave it out"):
         run_recipe(recipe_of(family, bpe_dropout=0.1), Console(quiet=True))
+
+
+def encoder(make_recipe, **training):
+    recipe = make_recipe("gpt", **training)
+    return dataclasses.replace(
+        recipe,
+        family="bert",
+        model={**SMALL, "num_hidden_layers": 1, "max_position_embeddings": 40},
+        tokenizer=dataclasses.replace(recipe.tokenizer, kind="wordpiece", vocab_size=60),
+        generation={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (
+            {"scheduled_sampling": {"schedule": "exponential", "k": 0.9}},
+            "schedule='exponential' is for models that write",
+        ),
+        ({"bpe_dropout": 0.1}, "training.bpe_dropout=0.1 is for pairs of texts"),
+    ],
+)
+def test_an_encoder_writes_nothing(recipe_of, training, message):
+    with pytest.raises(ValueError, match=message):
+        run_recipe(encoder(recipe_of, **training), Console(quiet=True))

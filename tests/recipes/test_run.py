@@ -46,6 +46,7 @@ def test_the_folder_holds_the_model_and_nothing_unsafe(tiny_run):
     names = {path.name for path in tiny_run.model.iterdir()}
     assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
     assert {"metrics.json", "attention.png", "modeling_rnnsearch.py", "configuration_rnnsearch.py"} <= names
+    assert (tiny_run.model / "curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert not [name for name in names if name.endswith(PICKLES)]
     # No checkpoints, no scratch folder.
     assert [path.name for path in tiny_run.model.parent.iterdir()] == ["model"]

@@ -66,7 +66,7 @@ def start(processes, work, folder, *args):
         process.start()
     try:
         for process in group:
-            process.join(timeout=240)
+            process.join(timeout=900)
         assert [process.exitcode for process in group] == [0] * processes
     finally:
         for process in group:
@@ -214,8 +214,7 @@ def test_killed_or_out_of_space_at_any_moment_of_saving(recipe_content, tmp_path
     content["training"]["save_total_limit"] = 1
     start(1, scale_workers.killed_while_saving, tmp_path, content)
     counts = json.loads((tmp_path / "counts.json").read_text())
-    assert counts["killed"]["checkpoint"] > 20
-    assert counts["killed"]["model"] > 20
+    assert min(counts["killed"].values()) > 20
     assert min(counts["full"].values()) > 2
 
 
@@ -234,7 +233,7 @@ GPUS = {"multi_gpu": True, "num_processes": 2, "num_machines": 1}
         ("gpus-bf16.yaml", GPUS, "bf16"),
         (
             "nodes.yaml",
-            {"multi_gpu": True, "num_processes": 16, "num_machines": 2, "machine_rank": 0, "same_network": True},
+            {"multi_gpu": True, "num_processes": 16, "num_machines": 2, "machine_rank": 0},
             "no",
         ),
         ("fsdp2.yaml", {"use_fsdp": True, "multi_gpu": False, "num_processes": 2, "fsdp_version": 2}, "bf16"),
@@ -247,13 +246,10 @@ def test_accelerate_reads_what_is_written_for_it(name, expected, precision, monk
     assert {key: getattr(arguments, key) for key in expected} == expected
     assert arguments.mixed_precision == precision
     assert arguments.training_script_args == ["quickstart"]
-    # What accelerate doesn't know it would have refused; what it writes is what was read.
+    # What it doesn't know it would have refused.
     content = yaml.safe_load((ROOT / "training" / "accelerate" / name).read_text())
-    for key, value in content.items():
-        if isinstance(value, dict):
-            assert getattr(defaults, key) == value
-        else:
-            assert str(getattr(defaults, key)).removeprefix("DistributedType.") in (str(value), f"{value}".strip("'"))
+    read = defaults.to_dict()
+    assert {key: read[key] for key in content} == content
 
 
 def test_launch_files_are_all_tested_and_explained():
@@ -272,7 +268,7 @@ def test_machines_meet_where_the_first_one_says():
     # On another machine than this one, whose port nobody asks for.
     prepare_multi_gpu_env(arguments)
     assert (arguments.nnodes, arguments.nproc_per_node, arguments.node_rank) == ("2", "8", 1)
-    assert (arguments.master_addr, arguments.master_port) == ("10.0.0.7", "29500")
+    assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("static", "10.0.0.7:29500")
 
 
 def test_deepspeed_is_told_what_the_file_says():
@@ -297,8 +293,8 @@ def test_deepspeed_is_told_what_the_file_says():
         ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "fp16", "fp16"),
         ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "bf16", "training.precision=bf16, but accelerate launch has"),
         ({"ACCELERATE_MIXED_PRECISION": "fp8"}, "fp32", "has mixed_precision=fp8: set one of them, to fp32, bf16"),
-        ({"ACCELERATE_USE_FSDP": "true"}, "fp32", "ACCELERATE_USE_FSDP=true shards a model over accelerators"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "fp32", "ACCELERATE_USE_DEEPSPEED=true shards"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "fp32", "ACCELERATE_USE_FSDP=true: a model is sharded over accelerators"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "fp32", "ACCELERATE_USE_DEEPSPEED=true: a model is sharded"),
     ],
 )
 def test_the_recipe_is_that_of_what_is_trained(recipe_content, monkeypatch, environment, precision, expected):
@@ -333,7 +329,6 @@ app(["train", *sys.argv[1:]])
 
 
 def test_an_error_in_one_process_ends_them_all(recipe_content, tmp_path):
-    # A launch file, as it is launched.
     (tmp_path / "failing.py").write_text(FAILING)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe_content(tmp_path / "run", training__max_steps=8)))
     file = ROOT / "training" / "accelerate" / "cpus.yaml"
@@ -342,14 +337,13 @@ def test_an_error_in_one_process_ends_them_all(recipe_content, tmp_path):
         [*launch, str(tmp_path / "failing.py"), str(tmp_path / "recipe.yaml")],
         capture_output=True,
         text=True,
-        env={**os.environ, "COLUMNS": "200"},
+        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT)},
         check=False,
-        # Bounds, where one would wait for the other for ever.
+        # One that waited for the other for ever would be found out here.
         timeout=400,
     )
     assert done.returncode != 0
-    assert "attnzoo: the loss is nan at step 3" in done.stderr
-    assert "lower training.learning_rate" in done.stderr
+    assert "attnzoo: step 3: the loss" in done.stderr
     # There were two, and one of them spoke.
     assert len([line for line in done.stdout.splitlines() if line.startswith("train: ")]) == 1
     assert "step 2/8 · validation" in done.stdout

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import math
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -225,6 +226,11 @@ def test_what_is_written_is_read_again(value):
 def test_a_recipe_written_with_every_default_is_the_same_recipe(write):
     recipe = build_recipe({**MINIMAL, "model": {"attention": "none"}, "data": {"options": {"locales": ["no", "1e3"]}}})
     text = recipe.to_yaml()
+    public = dataclasses.replace(
+        recipe, output=str(Path.home() / "secret" / "run"), generation={"a": ["~/b/c", "d/e"]}
+    )
+    content = yaml.safe_load(public.to_yaml(public=True))
+    assert (content["output"], content["generation"]) == ("run", {"a": ["c", "d/e"]})
     assert load_recipe(write(text)) == recipe
     # PyYAML's own reader finds every field there.
     written = yaml.safe_load(text)

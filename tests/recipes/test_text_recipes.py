@@ -94,8 +94,9 @@ def test_the_scores_are_those_of_the_saved_model(text, tmp_path, family):
     assert result.metrics["bits_per_character"] == pytest.approx(total / 200 / math.log(2), rel=1e-5)
     assert result.metrics["cross_entropy_signature"] == "block:9|tokens:200"
     # The same by the command. A block at a time, and not all in one batch
-    options = ["evaluate", str(result.model), str(text), "split=test", "--block-size", "9", "--batch-size", "3"]
-    done = CliRunner().invoke(app, [*options, "--json"])
+    data = [str(text), "split=test", "shares=[0.8, 0.1, 0.1]"]
+    options = ["--block-size", "9", "--batch-size", "3", "--json"]
+    done = CliRunner().invoke(app, ["evaluate", str(result.model), *data, *options])
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["tokens"] == 200

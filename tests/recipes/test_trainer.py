@@ -130,6 +130,13 @@ def test_scores_during_training_are_of_the_texts():
     scores = text_metrics(Letters(), evaluation, ["ab", "abcd"])(Prediction())
     # `a` lacks three letters of `abcd`, of six in all.
     assert scores == {"exact_match": 0.5, "token_error_rate": 0.5}
+    # Of corrections: the error is left in, as in the example of GLEU's own tests
+    evaluation = EvaluationSection(metrics=["gleu"], best_metric="gleu", tokenize="char")
+    Prediction.predictions = np.array([[97, 98, 99, 100, 101, 120]])
+    scores = text_metrics(Letters(), evaluation, ["abcdef"], ["abcdex"])(Prediction())
+    assert scores == {"gleu": pytest.approx(100 * (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)}
+    with pytest.raises(ValueError, match="has 'gleu', which is for corrections"):
+        text_metrics(Letters(), evaluation, ["abcdef"])
 
 
 def test_a_terminal_gets_its_cursor_back_when_training_breaks(trainer_for, monkeypatch):

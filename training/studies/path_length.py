@@ -7,10 +7,11 @@ model has to name it. What is to be remembered is told apart by itself, so its d
 
 Five models of equal size read the same sequences in the same order: two language models go on with them, three
 encoder-decoders read them as a source and write one symbol. The recurrent encoders read forwards only, since a
-backward one would meet the answer last and have no path to speak of. A model is trained at every distance anew, and
-asked for the same distance, so no position is beyond what it has seen. Training ends when the last 320 sequences, each
-of them drawn anew, have been answered right, or after `steps` of 32 sequences. The learning rate of a model is the one
-of three that ends soonest, or with the lowest loss, at a distance of 16.
+backward one would meet the answer last and have no path to speak of. What recurrences are known to need they have: the
+bias of the gates that keep a state is 1 at first. A model is trained at every distance anew, and asked for the same
+distance, so no position is beyond what it has seen. Training ends when the last 320 sequences, each of them drawn
+anew, have been answered right, or after `steps` of 32 sequences. The learning rate of a model is the one of three that
+ends soonest, or with the lowest loss, at a distance of 16.
 
     python training/studies/path_length.py
 
@@ -88,7 +89,9 @@ class Cell:
 
 
 def rnn_lm(size: int) -> PreTrainedModel:
-    return RNNLMForCausalLM(RNNLMConfig(vocab_size=VOCABULARY, embedding_size=64, hidden_size=size))
+    # Uniform weights of a standard deviation of 0.1.
+    config = RNNLMConfig(vocab_size=VOCABULARY, embedding_size=64, hidden_size=size, initializer_range=0.1 * 3**0.5)
+    return RNNLMForCausalLM(config)
 
 
 def rnnsearch(size: int, attention: str) -> PreTrainedModel:
@@ -209,9 +212,16 @@ def count_right(model: PreTrainedModel, distance: int, asked: int) -> int:
     return right
 
 
+@torch.no_grad()
 def fresh(name: str, size: int, seed: int) -> PreTrainedModel:
+    """A model that has not learnt anything; of a recurrent one, the gates that keep a state begin open."""
     torch.manual_seed(seed)
-    return MODELS[name][0](size)
+    model = MODELS[name][0](size)
+    for parameter, bias in model.named_parameters():
+        if parameter.endswith("hidden_proj.bias"):
+            # Of an LSTM's gates and of a GRU's, the second one keeps (Jozefowicz et al. 2015, section 4).
+            bias.view(-1, model.config.hidden_size)[1] = 1.0
+    return model
 
 
 def best_rate(name: str, size: int, steps: int, seed: int) -> float:
@@ -323,7 +333,7 @@ def main(
     distances = [4 * 2**power for power in range(8) if 4 * 2**power <= longest]
     sizes = {name: fitted_size(build) for name, (build, _) in MODELS.items()}
     parameters = {name: fresh(name, size, seed).num_parameters() for name, size in sizes.items()}
-    settings = {"steps": steps, "rows": ROWS, "distances": distances, "asked": asked, "seed": seed, "sizes": sizes}
+    settings = {"steps": steps, "rows": ROWS, "asked": asked, "seed": seed, "sizes": sizes}
     known = {(entry["model"], entry.get("distance")): entry for entry in remembered(notes, settings)}
     cells: dict[str, list[Cell]] = {name: [] for name in MODELS}
     for name, size in sizes.items():

@@ -96,7 +96,7 @@ def _draw(rows: dict[str, dict[str, Any]], path: Path) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.5, len(names) - 0.5)
     axes.axvline(50, color="#bbbbbb", linewidth=1)
-    axes.set_xlabel("sentences of the test split classified right, %, with 95 % intervals")
+    axes.set_xlabel("% of the test sentences, and 95 % interval")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
 

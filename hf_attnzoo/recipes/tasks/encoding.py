@@ -126,7 +126,7 @@ class EncoderTask(Task):
         shown = rows.select(range(min(self.recipe.evaluation.samples, len(rows))))
         if len(shown) == 0:
             return []
-        model = trainer.model.eval()
+        model = trainer.whole_model.eval()
         inputs = self.inputs(processor, shown)
         outputs = self.forward(model, inputs)
         return self.judged(outputs, processor, inputs, shown)

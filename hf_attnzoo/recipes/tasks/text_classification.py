@@ -85,6 +85,8 @@ class TextClassificationTask(EncoderTask):
         return ([*rows["text"], *pairs],)
 
     def label_fields(self) -> dict[str, Any]:
+        if not self.labels:
+            return {}
         return {
             "id2label": dict(enumerate(self.labels)),
             "label2id": {name: number for number, name in enumerate(self.labels)},
