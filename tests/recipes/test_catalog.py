@@ -13,8 +13,10 @@ from hf_attnzoo.recipes.tasks import make_task
 from hf_attnzoo.registry import FAMILIES
 
 ROOT = Path(__file__).parents[2]
-OWN = sorted((ROOT / "training" / "recipes").glob("*.yaml"))
-PAPERS = sorted((ROOT / "training" / "recipes" / "papers").glob("*.yaml"))
+OWN, PAPERS = (
+    sorted((ROOT / "training" / folder).glob("*.yaml"), key=lambda path: path.stem)
+    for folder in ("recipes", "recipes/papers")
+)
 SHIPPED = OWN + PAPERS
 
 
@@ -77,7 +79,7 @@ def test_an_installed_package_has_the_recipes_inside(tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_recipes_build_what_they_ask_for(path):
     recipe = load_recipe(path)
-    texts = {"source": ["a b c d", "e f"], "target": ["x y", "z x y"], "caption": ["x y", "z x y"]}
+    texts = {"source": ["ab b c d", "ab f"], "target": ["x y", "z x y"], "caption": ["x y", "z x y"]}
     texts["text"] = texts["question"] = texts["context"] = texts["source"]
     family = FAMILIES[recipe.family]
     task = make_task(recipe.task or family.task, recipe)
