@@ -405,7 +405,11 @@ def killed_while_saving(rank: int, size: int, folder: Path, content: dict[str, A
                 shutil.rmtree(copy)
                 break
             if ended:
-                raise AssertionError(f"{name}: nobody has noticed the full disk at {number}")
+                # Where nobody has noticed it, nothing is missing.
+                whole = checkpoints / "checkpoint-6" if name == "checkpoint" else model
+                same(contents_of(copy / whole), contents_of(done / whole))
+                shutil.rmtree(copy)
+                continue
             for part in (
                 "OSError: ",
                 str(checkpoints / "checkpoint-6" if name == "checkpoint" else model),

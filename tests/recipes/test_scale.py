@@ -215,7 +215,7 @@ def test_killed_or_out_of_space_at_any_moment_of_saving(recipe_content, tmp_path
     start(1, scale_workers.killed_while_saving, tmp_path, content)
     counts = json.loads((tmp_path / "counts.json").read_text())
     assert min(counts["killed"].values()) > 20
-    assert min(counts["full"].values()) > 2
+    assert min(counts["full"].values()) > 1
 
 
 GPUS = {"multi_gpu": True, "num_processes": 2, "num_machines": 1}
