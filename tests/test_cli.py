@@ -220,7 +220,9 @@ def test_families_and_recipes_are_listed_in_whole_lines(call):
     row = next(line for line in lines if "│ rnnsearch " in line)
     for cell in ("Bahdanau, Cho and Bengio (2015)", "rnnsearch-50, rnnencdec-50, tiny", "attnzoo-translation"):
         assert cell in row
-    names = sorted(path.stem for path in (ROOT / "training" / "recipes").glob("*.yaml"))
+    recipes = ROOT / "training" / "recipes"
+    names = sorted(path.stem for path in recipes.glob("*.yaml"))
+    names += sorted(f"papers/{path.stem}" for path in recipes.glob("papers/*.yaml"))
     assert lines[-1] == f"recipes: {', '.join(names)}"
 
 
