@@ -76,7 +76,7 @@ class FewShotPipeline(SavedWithCodeMixin, Pipeline):
     examples make the same in all batches of a call is read once in a call. That is so for models that take
     `position_ids` and whose cache holds the keys and values of all positions (transformers' `DynamicLayer`), and for
     the recurrent ones of this package. Others (sliding windows, linear attention, fixed sizes) read every prompt in
-    full, as do calls with `use_cache=False` or a `cache_implementation`.
+    full, as do calls with `use_cache=False`, a `cache_implementation`, or drafts.
 
     Arguments of the pipeline, at construction or in a call, where the call's win:
 
@@ -145,6 +145,8 @@ class FewShotPipeline(SavedWithCodeMixin, Pipeline):
             raise ValueError(f"model is a {name}; {self.task_name} takes a causal language model")
         if self.tokenizer is None:
             raise ValueError(f"tokenizer is None; {self.task_name} needs the tokenizer of the {name}")
+        if self.assistant_model is not None:
+            raise ValueError(f"assistant_model is not for {self.task_name}: leave it out")
         # A model that is handed over may come from training, and dropout would change every answer
         self.model.eval()
 
@@ -427,9 +429,10 @@ class _Call:
     def _may_share(self) -> bool:
         """Whether prompts may have a common cache, as far as can be told before there is one."""
         chosen = self.pipe._get_set_generation_params({**self.pipe._generate_kwargs, **self.generate_kwargs})
-        refused = not self.labels and (chosen.get("use_cache") is False or chosen.get("cache_implementation"))
+        other = ("cache_implementation", "assistant_model", "prompt_lookup_num_tokens")
+        refused = not self.labels and (chosen.get("use_cache") is False or any(map(chosen.get, other)))
         if self.settings.share_prefix and refused:
-            raise ValueError("share_prefix=True needs use_cache and no cache_implementation")
+            raise ValueError(f"share_prefix=True needs use_cache, and none of {', '.join(other)}")
         return self.settings.share_prefix is not False and not refused
 
     def _shared(self, prompts: list[_Prompt], rows: list[list[int]], most: list[int]) -> int:
