@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .models.modeling_transformer import TransformerForConditionalGeneration, TransformerModel
     from .models.processing_show_attend_tell import ShowAttendTellProcessor
     from .models.tokenization_attnzoo import AttnZooTokenizer, train_tokenizer
-    from .pipelines import CaptioningPipeline, QuestionAnsweringPipeline, TranslationPipeline
+    from .pipelines import CaptioningPipeline, FewShotPipeline, QuestionAnsweringPipeline, TranslationPipeline
 
 __version__ = "0.1.0"
 __all__ = [
@@ -84,6 +84,7 @@ __all__ = [
     "TranslationPipeline",
     "CaptioningPipeline",
     "QuestionAnsweringPipeline",
+    "FewShotPipeline",
     "AttentionMap",
     "ImageAttentionMap",
     "attention_map",
@@ -100,6 +101,7 @@ _LAZY = {
     "TranslationPipeline": "pipelines",
     "CaptioningPipeline": "pipelines",
     "QuestionAnsweringPipeline": "pipelines",
+    "FewShotPipeline": "pipelines",
 }
 
 

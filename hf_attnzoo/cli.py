@@ -199,6 +199,62 @@ def write(
         pipe(prompt, streamer=TextStreamer(pipe.tokenizer, skip_special_tokens=True), **options)
 
 
+@app.command("few-shot")
+def few_shot(
+    model: ModelArgument,
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="grammar, article, dates, sentiment, or a YAML file with a template."),
+    ],
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            help="A text, or a JSON object if the template has several fields. Without it, one a line of stdin."
+        ),
+    ] = None,
+    shots: Annotated[int | None, typer.Option(min=0, help="Examples of a prompt. Default: all.")] = None,
+    examples: Annotated[
+        Path | None, typer.Option(help="Other examples: .jsonl, or .tsv or .csv with names in the first line.")
+    ] = None,
+    select: Annotated[str, typer.Option(help="Which: fixed (the first), random, or nearest to the query.")] = "fixed",
+    embed: Annotated[
+        str | None, typer.Option(help="With --select nearest: tf-idf, word-overlap, or a model that embeds texts.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what --select random draws.")] = 0,
+    labels: Annotated[
+        str | None, typer.Option(help="Answers to choose from, with commas between them. Default: the task's, if any.")
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Set labels off against what they get without a query (N/A).")
+    ] = False,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Print the probabilities of all labels, or the score of a text.")
+    ] = False,
+    max_new_tokens: LengthOption = None,
+    batch_size: BatchOption = 8,
+) -> None:
+    """Do a task that a prompt shows by example, with any causal language model: a shipped one, or one of yours."""
+    from .data import load_examples, load_few_shot_task
+
+    with _plain_errors():
+        options = load_few_shot_task(task) | _generation_options(shots=shots, max_new_tokens=max_new_tokens)
+        if examples is not None:
+            options["examples"] = load_examples(examples)
+        if labels is not None:
+            options["labels"] = [label.strip() for label in labels.split(",")]
+        options |= {"select": select, "seed": seed, "calibrate": calibrate, "return_scores": scores}
+        pipe = _few_shot_pipeline(model)
+        options["embed"] = _embedder(embed)
+        texts = iter([query]) if query is not None else _lines(None)
+        for answer in pipe((_fields(text) for text in texts), batch_size=batch_size, **options):
+            if "generated_text" in answer:
+                score = f"{answer['score']:.4f}\t" if scores else ""
+                typer.echo(f"{score}{answer['generated_text']}")
+                continue
+            for one in answer if scores else [answer]:
+                typer.echo(f"{one['score']:.4f}\t{one['label']}" if scores else one["label"])
+
+
 @app.command()
 def attend(
     model: ModelArgument,
@@ -523,7 +579,7 @@ def _foreseen(
     """Report and table on how likely a text is under a language model."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from .data import load_texts
+    from .data import load_text_source
     from .evaluation import LIKELIHOOD_METRICS, report_tables, score_interval, text_likelihood
     from .evaluation.likelihood import default_block_size
 
@@ -531,7 +587,7 @@ def _foreseen(
     for name in names:
         if name not in LIKELIHOOD_METRICS:
             raise ValueError(f"--metrics has {name!r}; those of a language model are {', '.join(LIKELIHOOD_METRICS)}")
-    texts = load_texts(data, **arguments)["text"]
+    texts = load_text_source(data, **arguments)["text"]
     with _named(model):
         loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
     likelihood = text_likelihood(loaded, tokenizer, list(texts), block_size=block_size, batch_size=batch_size)
@@ -676,7 +732,7 @@ def _read_lexicon(file: Path) -> dict[str, str]:
 _PIPELINES = {
     "seq2seq": ("attnzoo-translation", ("translate", "backtranslate", "attend", "evaluate")),
     "image-to-text": ("attnzoo-captioning", ("caption", "attend", "evaluate")),
-    "causal-lm": ("text-generation", ("write", "attend", "evaluate")),
+    "causal-lm": ("text-generation", ("write", "few-shot", "attend", "evaluate")),
 }
 
 
@@ -704,6 +760,35 @@ def _pipeline(model: str, task: str = "seq2seq") -> Any:
     _check_task(model, task)
     with _named(model):
         return pipeline(_PIPELINES[task][0], model=model)
+
+
+def _few_shot_pipeline(model: str) -> Any:
+    from transformers import pipeline
+
+    _check_task(model, "causal-lm")
+    with _named(model):
+        return pipeline("attnzoo-few-shot", model=model)
+
+
+def _embedder(embed: str | None) -> Any:
+    """What nearness is measured by: a name, or a model that gives vectors of tokens."""
+    from transformers import pipeline
+
+    from .pipelines.prompting import SIMILARITIES
+
+    if embed is None or embed in SIMILARITIES:
+        return embed
+    with _named(embed):
+        return pipeline("feature-extraction", model=embed)
+
+
+def _fields(text: str) -> str | dict[str, str]:
+    """A query as it is typed: an object of JSON is its fields."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return found if isinstance(found, dict) else text
 
 
 def _check_task(model: str, *tasks: str) -> str:

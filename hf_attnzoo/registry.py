@@ -108,7 +108,7 @@ FAMILIES: dict[str, Family] = {
             paper="Zaremba, Sutskever and Vinyals (2014)",
             summary="stacked LSTM or GRU language model",
             task="causal-lm",
-            pipelines=("text-generation",),
+            pipelines=("text-generation", "attnzoo-few-shot"),
             head="AutoModelForCausalLM",
         ),
         Family(
@@ -128,7 +128,7 @@ FAMILIES: dict[str, Family] = {
             paper="Radford et al. (2018, 2019), Brown et al. (2020)",
             summary="language model made of multi-head attention",
             task="causal-lm",
-            pipelines=("text-generation", "text-classification", "token-classification"),
+            pipelines=("text-generation", "text-classification", "token-classification", "attnzoo-few-shot"),
             head="AutoModelForCausalLM",
         ),
     )
@@ -143,6 +143,7 @@ PIPELINES: dict[str, tuple[str, str, str]] = {
         "QuestionAnsweringPipeline",
         "AutoModelForQuestionAnswering",
     ),
+    "attnzoo-few-shot": ("hf_attnzoo.pipelines.few_shot", "FewShotPipeline", "AutoModelForCausalLM"),
 }
 
 

@@ -28,6 +28,7 @@ import hf_attnzoo""",
     "the pipeline's module": "from hf_attnzoo.pipelines.translation import TranslationPipeline",
     "the other pipeline's module": "from hf_attnzoo.pipelines.captioning import CaptioningPipeline",
     "what pipelines share": "import hf_attnzoo.pipelines.generating",
+    "the few-shot pipeline's module": "from hf_attnzoo.pipelines.few_shot import FewShotPipeline",
 }
 
 QUESTIONS = """

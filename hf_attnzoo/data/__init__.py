@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .captions import load_captions, one_row_per_caption
     from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs
     from .dates import locale_names
+    from .demonstrations import FEW_SHOT_TASKS, load_examples, load_few_shot_task
+    from .in_context import IN_CONTEXT_TEMPLATE, Episode, StringTask, in_context_episodes
     from .labelled import load_labelled
     from .masking import (
         MaskingCallback,
@@ -25,7 +27,15 @@ if TYPE_CHECKING:
     from .questions import load_questions
     from .readers import load_pairs
     from .shifting import EpochBatchSampler, ShiftedBlocks
-    from .sources import CAPTION_SOURCES, SOURCES, load_caption_source, load_source, references
+    from .sources import (
+        CAPTION_SOURCES,
+        SOURCES,
+        TEXT_SOURCES,
+        load_caption_source,
+        load_source,
+        load_text_source,
+        references,
+    )
     from .splits import SPLITS, split_of
     from .streaming import StreamedBatches
     from .texts import cut_blocks, join_parts, load_texts
@@ -36,6 +46,15 @@ _HOMES = {
     "references": "sources",
     "load_caption_source": "sources",
     "CAPTION_SOURCES": "sources",
+    "load_text_source": "sources",
+    "TEXT_SOURCES": "sources",
+    "load_few_shot_task": "demonstrations",
+    "FEW_SHOT_TASKS": "demonstrations",
+    "load_examples": "demonstrations",
+    "in_context_episodes": "in_context",
+    "IN_CONTEXT_TEMPLATE": "in_context",
+    "StringTask": "in_context",
+    "Episode": "in_context",
     "load_pairs": "readers",
     "load_captions": "captions",
     "one_row_per_caption": "captions",
@@ -73,6 +92,15 @@ __all__ = [
     "references",
     "load_caption_source",
     "CAPTION_SOURCES",
+    "load_text_source",
+    "TEXT_SOURCES",
+    "load_few_shot_task",
+    "FEW_SHOT_TASKS",
+    "load_examples",
+    "in_context_episodes",
+    "IN_CONTEXT_TEMPLATE",
+    "StringTask",
+    "Episode",
     "load_pairs",
     "load_captions",
     "one_row_per_caption",

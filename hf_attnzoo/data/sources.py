@@ -10,15 +10,20 @@ from datasets import Dataset, IterableDataset
 from .captions import load_captions
 from .dates import dates
 from .g2p import g2p
+from .in_context import in_context
 from .readers import load_pairs
 from .sequences import copy, reverse
 from .shapes import shapes
+from .texts import load_texts
 
 SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy, "g2p": g2p}
 """Built-in sources of pairs of texts by name: functions of `(split, size, ...)`."""
 
 CAPTION_SOURCES: dict[str, Callable[..., Dataset]] = {"shapes": shapes}
 """Built-in sources of pictures and captions by name: functions of `(split, size, ...)`."""
+
+TEXT_SOURCES: dict[str, Callable[..., Dataset]] = {"in_context": in_context}
+"""Built-in sources of texts for language models by name: functions of `(split, size, ...)`."""
 
 
 def load_source(name_or_path: str | os.PathLike, split: str | None = None, **options) -> Dataset | IterableDataset:
@@ -52,6 +57,24 @@ def load_caption_source(name_or_path: str | os.PathLike, split: str | None = Non
         ValueError: as in `load_source`.
     """
     return _load(name_or_path, split, options, CAPTION_SOURCES, load_captions)
+
+
+def load_text_source(
+    name_or_path: str | os.PathLike, split: str | None = None, **options
+) -> Dataset | IterableDataset:
+    """A dataset of `text` from a built-in source, a file, a folder or the Hub.
+
+    Args:
+        name_or_path: a name in `TEXT_SOURCES`, which goes before a file of that name (write `./in_context` for the
+            file), or whatever `load_texts` reads.
+        split: `train`, `validation` or `test`; see `load_texts` for what it means for a file.
+        **options: the other arguments of the source's function, or of `load_texts`.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        ValueError: as in `load_source`.
+    """
+    return _load(name_or_path, split, options, TEXT_SOURCES, load_texts)
 
 
 def _load(

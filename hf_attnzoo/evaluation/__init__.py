@@ -51,6 +51,7 @@ from .significance import Comparison, compare
 from .squad import SQUAD_METRICS, normalize_answer, squad_exact, squad_f1, squad_metrics
 
 if TYPE_CHECKING:
+    from .in_context import ShotScore, in_context_accuracy, plot_in_context
     from .likelihood import LIKELIHOOD_METRICS, TextLikelihood, row_losses, text_likelihood
     from .modules import load_metric
     from .plotting import plot_by_length
@@ -92,6 +93,9 @@ __all__ = [
     "by_length",
     "plot_by_length",
     "LengthBin",
+    "in_context_accuracy",
+    "plot_in_context",
+    "ShotScore",
     "text_likelihood",
     "TextLikelihood",
     "row_losses",
@@ -122,6 +126,9 @@ __all__ = [
 # Seconds to import, for transformers' pipelines and for matplotlib: only for those who use them
 _LAZY = {
     "load_metric": "modules",
+    "in_context_accuracy": "in_context",
+    "plot_in_context": "in_context",
+    "ShotScore": "in_context",
     "text_likelihood": "likelihood",
     "TextLikelihood": "likelihood",
     "row_losses": "likelihood",

@@ -6,12 +6,14 @@ from os import PathLike
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from ..attention_maps.plotting import save_figure
 
 # Okabe and Ito's blue and vermilion, told apart by colour-blind readers too
 TRAINING, VALIDATION = "#0072B2", "#D55E00"
 INK, FAINT = "#333333", "#dddddd"
+_TITLE = {"loc": "left", "color": INK, "fontsize": 10}
 
 
 def plot_curve(
@@ -54,11 +56,14 @@ def plot_curve(
     # A loss of exactly 0 has no place on a logarithmic scale
     if all(loss > 0 for _, loss in [*losses, *validation]):
         left.set_yscale("log")
-    left.set_ylabel("loss", color=INK)
+        for axis in ("major", "minor"):
+            getattr(left.yaxis, f"set_{axis}_formatter")(FuncFormatter(lambda value, _: f"{value:g}"))
+    # Above the axes, where a long name has room
+    left.set_title("loss", **_TITLE)
     left.legend(frameon=False, labelcolor=INK)
     if scores:
         _line(right[0], scores, VALIDATION, None)
-        right[0].set_ylabel(f"validation: {name or metric}", color=INK)
+        right[0].set_title(f"validation: {name or metric}", **_TITLE)
     for axes in (left, *right):
         axes.set_xlabel("step", color=INK)
         axes.grid(axis="y", color=FAINT, linewidth=0.8)

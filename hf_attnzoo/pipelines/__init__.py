@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .captioning import CaptioningPipeline
+    from .few_shot import FewShotPipeline
+    from .prompting import ExampleSelector, PromptTemplate
     from .question_answering import QuestionAnsweringPipeline
     from .translation import TranslationPipeline
 
@@ -15,9 +17,19 @@ _HOMES = {
     "TranslationPipeline": "translation",
     "CaptioningPipeline": "captioning",
     "QuestionAnsweringPipeline": "question_answering",
+    "FewShotPipeline": "few_shot",
+    "PromptTemplate": "prompting",
+    "ExampleSelector": "prompting",
 }
 
-__all__ = ["TranslationPipeline", "CaptioningPipeline", "QuestionAnsweringPipeline"]
+__all__ = [
+    "TranslationPipeline",
+    "CaptioningPipeline",
+    "QuestionAnsweringPipeline",
+    "FewShotPipeline",
+    "PromptTemplate",
+    "ExampleSelector",
+]
 
 
 def __getattr__(name: str):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..data import CAPTION_SOURCES, SOURCES, token_lengths
+from ..data import CAPTION_SOURCES, SOURCES, TEXT_SOURCES, token_lengths
 from .building import build_model
 from .costs import (
     DEVICES,
@@ -292,10 +292,10 @@ def _vocabulary(recipe: Recipe, task: Task, assumed: list[str]) -> tuple[Any, tu
     """What fields of the model follow from, and mean lengths of source and target where rows can be drawn."""
     data, section = recipe.data, recipe.tokenizer
     source = {"source": data.source, **data.options, **data.train}["source"]
-    if source in SOURCES or source in CAPTION_SOURCES:
+    if source in SOURCES or source in CAPTION_SOURCES or source in TEXT_SOURCES:
         options = {**data.options, **data.train}
         options = {name: value for name, value in options.items() if name not in ("source", "skip", "take")}
-        most = _SAMPLE if source in SOURCES else _PICTURES
+        most = _PICTURES if source in CAPTION_SOURCES else _SAMPLE
         options["size"] = min(options.get("size", most), most)
         rows = task.load(source, training=True, **{"split": "train", **options})
         processor = task.build_processor(rows)

@@ -12,7 +12,7 @@ from datasets import Dataset, IterableDataset, concatenate_datasets, disable_pro
 from rich.console import Console
 from transformers import set_seed
 
-from ..data import CAPTION_SOURCES, SOURCES, SPLITS, token_lengths
+from ..data import CAPTION_SOURCES, SOURCES, SPLITS, TEXT_SOURCES, token_lengths
 from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config, heed_launcher
@@ -302,7 +302,7 @@ def data_name(recipe: Recipe) -> str:
 def hub_datasets(recipe: Recipe) -> list[str]:
     """Names of the recipe's sources that are neither built in nor here, and so were had from the Hub."""
     sources = dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split))
-    built_in = SOURCES.keys() | CAPTION_SOURCES.keys()
+    built_in = SOURCES.keys() | CAPTION_SOURCES.keys() | TEXT_SOURCES.keys()
     return [source for source in sources if source not in built_in and not Path(source).expanduser().exists()]
 
 

@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data import Seq2SeqCollator, cut_blocks, join_parts, load_texts
+from ...data import Seq2SeqCollator, cut_blocks, join_parts, load_text_source
 from ...evaluation import LIKELIHOOD_METRICS, TextLikelihood, row_losses, score_interval
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer
@@ -42,7 +42,7 @@ class LanguageModelingTask(Task):
     processor_class = AutoTokenizer
 
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
-        return load_texts(source, **options)
+        return load_text_source(source, **options)
 
     def show(self, row: dict[str, Any]) -> str:
         return f"{len(row['text']):,} characters that begin {row['text'][:40]!r}"
