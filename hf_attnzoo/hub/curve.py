@@ -6,7 +6,7 @@ from os import PathLike
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ..attention_maps.plotting import save_figure
 
@@ -56,8 +56,9 @@ def plot_curve(
     # A loss of exactly 0 has no place on a logarithmic scale
     if all(loss > 0 for _, loss in [*losses, *validation]):
         left.set_yscale("log")
-        for axis in ("major", "minor"):
-            getattr(left.yaxis, f"set_{axis}_formatter")(FuncFormatter(lambda value, _: f"{value:g}"))
+        left.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        left.yaxis.set_minor_locator(NullLocator())
     # Above the axes, where a long name has room
     left.set_title("loss", **_TITLE)
     left.legend(frameon=False, labelcolor=INK)

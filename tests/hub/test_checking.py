@@ -108,7 +108,7 @@ def test_curve(tmp_path):
     assert lines == {"training": ([5, 10], [3.0, 2.5]), "validation": ([10, 20], [2.0, 1.0])}
     assert loss.get_yscale() == "log"
     assert list(score.get_lines()[0].get_ydata()) == [3.0, 30.0]
-    assert score.get_ylabel() == "validation: BLEU"
+    assert score.get_title(loc="left") == "validation: BLEU"
     assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
     # No score, and a loss that has no logarithm
     (alone,) = plot_curve([(1, 0.0)], []).axes
