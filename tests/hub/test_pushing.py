@@ -2,9 +2,13 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import huggingface_hub
 import numpy as np
@@ -229,6 +233,11 @@ def test_to_the_hub_and_back(hub, push, folder, tmp_path, monkeypatch):
     weights = load(hub.files("ann/trained")["model.safetensors"])
     assert all(torch.equal(tensor, weights[name]) for name, tensor in luong.state_dict().items() if name in weights)
     assert b"hf-attnzoo" in hub.files("ann/trained")["README.md"]
+    # As the README has it: transformers sends the model's code when training has ended
+    trained = hub.repositories["ann/trained"]
+    commits = dict(zip(trained.messages, trained.commits.values(), strict=True))
+    assert "modeling_luong.py" not in commits["Training in progress, step 1"]
+    assert "modeling_luong.py" in commits["End of training"]
 
     expected["ann/words"] = expected["bob/words"] = ids_of(words, tokenizer)
     expected["ann/gpt"] = expected["bob/gpt"] = ids_of(gpt, letters)
@@ -270,6 +279,14 @@ def test_to_the_hub_and_back(hub, push, folder, tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert {repo: said[repo] for repo in expected} == expected
+    for repo in ("bob/words", "bob/gpt", "bob/captions"):
+        files = hub.files(repo)
+        configurations = [content.decode() for name, content in files.items() if name.endswith("config.json")]
+        modules = set(re.findall(r'"(?:[^"/]+/[^"]+--)?(\w+)\.[A-Z]\w+"', "".join(configurations)))
+        assert {f"{module}.py" for module in modules} <= set(files)
+        assert len(modules) >= 2
+        # Not from where it was had first
+        assert "ann/" not in "".join(configurations)
     assert said["AutoProcessor"] == "ShowAttendTellProcessor"
     assert said["AutoImageProcessor"] == "ShowAttendTellImageProcessor"
     assert said["AutoTokenizer"] in ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -284,3 +301,228 @@ def test_to_the_hub_and_back(hub, push, folder, tmp_path, monkeypatch):
     # Large files lie elsewhere, where no token belongs
     assert hub.count("GET", "/blobs/") > 0
     assert hub.tokens_at_blobs == []
+
+
+def test_what_goes(hub, push, folder):
+    printed = push(folder, "kept", "-m", "Once")
+    files = hub.files("ann/kept")
+    names = {path.name for path in folder.iterdir()}
+    stays = {*PICKLES, "trainer_state.json", "notes.txt", "checkpoint-4"}
+    assert set(files) == (names - stays) | {".gitattributes"}
+    assert {"model.safetensors", "tokenizer.json", "generation_config.json", "attention.png", "curve.png"} <= set(
+        files
+    )
+    assert {"modeling_rnnsearch.py", "recurrence.py", "translation.py", "generating.py"} <= set(files)
+    for name in set(files) - {"README.md", ".gitattributes"}:
+        assert files[name] == (folder / name).read_bytes()
+    listed = printed.splitlines()[0].removeprefix("not sent: ").split(", ")
+    assert set(listed) == (stays - {"checkpoint-4"}) | {"checkpoint-4/"}
+    # One commit, with a card that names the repository
+    assert hub.repositories["ann/kept"].messages == ["initial commit", "Once"]
+    card = files["README.md"].decode()
+    assert 'model="ann/kept", trust_remote_code=True)' in card
+    assert "path/to/this/folder" not in card
+    assert (folder / "README.md").read_text(encoding="utf-8").replace("path/to/this/folder", "ann/kept") == card
+
+    assert "were already in" in push(folder, "ann/kept")
+    assert len(hub.repositories["ann/kept"].commits) == 2
+    assert set(hub.received.values()) <= {1}
+
+
+def test_without_code(hub, push, folder):
+    push(folder, "ann/plain", "--no-code")
+    files = hub.files("ann/plain")
+    assert not [name for name in files if name.endswith(".py")]
+    assert not [name for name, content in files.items() if b"auto_map" in content or b"custom_pipelines" in content]
+    assert b"trust_remote_code" not in files["README.md"]
+    assert b"It takes hf-attnzoo to load this model" in files["README.md"]
+    assert b"auto_map" in (folder / "config.json").read_bytes()
+    here, there = (pipeline("attnzoo-translation", model=name) for name in (str(folder), "ann/plain"))
+    assert there(["a b c"]) == here(["a b c"])
+
+
+def test_shards_take_the_place_of_one_file(hub, push, folder):
+    push(folder, "ann/large")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="3KB")
+    assert "removed there: model.safetensors" in push(folder, "ann/large")
+    shards = [name for name in hub.files("ann/large") if name.endswith(".safetensors")]
+    assert len(shards) > 1
+    assert "model.safetensors" not in shards
+    loaded = AutoModelForSeq2SeqLM.from_pretrained("ann/large").state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_tokens(hub, push, folder, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", STRANGER)
+    assert "does not take this token (401)" in push(folder, "ann/new", fails=True)
+    assert "does not take this token (401)" in push(folder, "new", fails=True)
+    monkeypatch.setenv("HF_TOKEN", READER)
+    assert "ann/new: this token may not write there (403)" in push(folder, "ann/new", fails=True)
+    monkeypatch.setenv("HF_TOKEN", BOB)
+    assert "ann/new: this token may not write there (403)" in push(folder, "ann/new", fails=True)
+    monkeypatch.delenv("HF_TOKEN")
+    asked = len(hub.log)
+    assert "there is no token of the Hub" in push(folder, "ann/new", fails=True)
+    assert len(hub.log) == asked
+    assert "ann/new" not in hub.repositories
+    assert not hub.received
+
+
+def test_branches_and_requests(hub, push, folder, monkeypatch):
+    push(folder, "ann/open")
+    assert "is there already, and public" in push(folder, "ann/open", "--private", fails=True)
+    push(folder, "ann/open", "--no-code", "--revision", "plain")
+    assert "modeling_rnnsearch.py" in hub.files("ann/open")
+    # On top of main, whose code nobody names there
+    assert b"auto_map" not in hub.files("ann/open", "plain")["config.json"]
+    before = hub.repositories["ann/open"].heads["main"]
+    monkeypatch.setenv("HF_TOKEN", BOB)
+    assert "/ann/open/discussions/1" in push(folder, "ann/open", "--create-pr", "--no-code")
+    assert hub.repositories["ann/open"].heads["main"] == before
+    assert b"auto_map" not in hub.files("ann/open", "refs/pr/1")["config.json"]
+    assert "ann/open: has no revision nowhere" in push(
+        folder, "ann/open", "--create-pr", "--revision", "nowhere", fails=True
+    )
+    assert "ann/none: no such repository" in push(folder, "ann/none", "--create-pr", fails=True)
+
+
+def test_a_push_that_breaks_off(hub, push, folder):
+    # Weights that nobody has sent yet
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    torch.nn.init.normal_(next(model.parameters()))
+    model.save_pretrained(folder)
+    hub.cut_uploads = 1000
+    line = push(folder, "ann/broken", fails=True)
+    assert "the upload broke off" in line
+    assert "push again" in line
+    assert set(hub.files("ann/broken")) == {".gitattributes"}
+    assert not hub.received
+    hub.cut_uploads, hub.failing_commits = 1, 1
+    line = push(folder, "ann/broken", fails=True)
+    assert "ann/broken: the Hub answered 500" in line
+    assert "no luck with *** at ..." in line
+    assert set(hub.files("ann/broken")) == {".gitattributes"}
+    push(folder, "ann/broken")
+    assert hub.files("ann/broken")["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    assert set(hub.received.values()) == {1}
+
+
+def test_somebody_else_commits_meanwhile(hub, push, folder):
+    push(folder, "ann/shared", "--no-code")
+    repository = hub.repositories["ann/shared"]
+
+    def elsewhere():
+        files = hub.files("ann/shared")
+        repository.commit("main", {**files, "notes.md": b"theirs", "tokenizer.json": b"{}"}, "theirs")
+
+    def always():
+        elsewhere()
+        hub.on_commit = always
+
+    hub.on_commit = elsewhere
+    push(folder, "ann/shared", "-m", "ours")
+    assert repository.messages[-2:] == ["theirs", "ours"]
+    files = hub.files("ann/shared")
+    assert files["notes.md"] == b"theirs"
+    assert files["tokenizer.json"] == (folder / "tokenizer.json").read_bytes()
+    hub.on_commit = always
+    (folder / "README.md").write_text((folder / "README.md").read_text() + "\nMore.\n")
+    assert "others keep committing to it at the same time (412)" in push(folder, "ann/shared", fails=True)
+
+
+def test_no_hub(hub, push, folder, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "while HF_HUB_OFFLINE is set" in push(folder, "ann/new", fails=True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setattr(constants, "ENDPOINT", nobody)
+        assert push(folder, "ann/new", fails=True).startswith(f"{nobody} can't be reached (ConnectError)")
+    assert hub.log == []
+
+
+def rewrite(path, change):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def index(folder, places):
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}), encoding="utf-8")
+
+
+SHARD = "model-00001-of-00001.safetensors"
+BROKEN = {
+    "no folder": (shutil.rmtree, "no such folder"),
+    "no config": (lambda f: (f / "config.json").unlink(), "there is no config.json"),
+    "config": (lambda f: (f / "config.json").write_text("{"), "config.json: no configuration of a model"),
+    "family": (
+        lambda f: rewrite(f / "config.json", lambda c: c.update(model_type="attnzoo_none")),
+        "config.json: no configuration of a model",
+    ),
+    "size": (
+        lambda f: rewrite(f / "config.json", lambda c: c.update(hidden_size=-1)),
+        "config.json: no configuration of a model",
+    ),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights in safetensors, and a pickle goes"),
+    "cut weights": (
+        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-7]),
+        "model.safetensors: not a whole file of safetensors",
+    ),
+    "two models": (
+        lambda f: (f / "model.safetensors.index.json").write_text("{}"),
+        "has both model.safetensors and model.safetensors.index.json",
+    ),
+    "outside": (
+        lambda f: index(f, {"a": "../a.safetensors"}),
+        "a is in '../a.safetensors'; it must be a .safetensors",
+    ),
+    "no shard": (lambda f: index(f, {"a": "b.safetensors"}), "names b.safetensors, and there is no such file"),
+    "no tensor": (lambda f: index(f, {"a": SHARD}), f"{SHARD}: has no a, which"),
+    "no card": (lambda f: (f / "README.md").unlink(), "no model card, for there is no README.md"),
+    "card": (lambda f: (f / "README.md").write_text("---\ntags: []\n---\n"), "README.md: license is None"),
+    "picture": (lambda f: (f / "curve.png").unlink(), "README.md: links to curve.png, and there is no such file"),
+    "code elsewhere": (
+        lambda f: rewrite(f / "config.json", lambda c: c["auto_map"].update(AutoModel="bob/code--modeling.X")),
+        "config.json: names 'bob/code--modeling.X'; code must lie in the same folder",
+    ),
+    "no code": (
+        lambda f: rewrite(f / "config.json", lambda c: [c.pop("auto_map"), c.pop("custom_pipelines")]),
+        "there is no code beside the weights",
+    ),
+    "no module": (
+        lambda f: (f / "modeling_rnnsearch.py").unlink(),
+        "modeling_rnnsearch.py is named as code of the model, and there is no such file",
+    ),
+    "no import": (lambda f: (f / "recurrence.py").unlink(), "needs recurrence.py, and there is no such file"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_not_fit_stays(hub, push, folder, case):
+    harm, expected = BROKEN[case]
+    harm(folder)
+    line = push(folder, "ann/unfit", fails=True)
+    assert expected in line
+    assert str(folder) in line
+    # It was seen here, before the Hub was asked anything
+    assert hub.log == []
+
+
+def test_a_run_is_no_model(push, tiny_run):
+    run = tiny_run.model.parent
+    assert push(run, "ann/unfit", fails=True).endswith(f"there is no config.json; the model is in {tiny_run.model}")
+
+
+def test_the_commands_of_the_readme(hub, push, folder):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    commands = [shlex.split(line) for line in readme.splitlines() if line.startswith("attnzoo push ")]
+    assert len(commands) == 3
+    for _, _, model, *arguments in commands:
+        assert model == "runs/quickstart/model"
+        push(folder, *arguments)
+    assert hub.repositories["ann/dates"].private
