@@ -462,6 +462,43 @@ def card(
 
 
 @app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that a run has saved its model in.")],
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="USER/NAME on the Hub, or NAME; made if need be.")],
+    private: Annotated[bool, typer.Option("--private", help="Make a repository that its owner alone sees.")] = False,
+    with_code: Annotated[
+        bool,
+        typer.Option("--with-code/--no-code", help="With the code that it takes where hf-attnzoo isn't installed."),
+    ] = True,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, made if need be. Default: main.")] = None,
+    create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request with it.")] = False,
+) -> None:
+    """Share a model on the Hub: weights, tokenizer or processor, code, card and its pictures, in one commit.
+
+    They are checked first; what a training leaves beside them stays here. The token is that of `hf auth login`, or
+    HF_TOKEN.
+    """
+    from .hub import push_checkpoint
+
+    with _plain_errors():
+        pushed = push_checkpoint(
+            folder,
+            repo,
+            private=private,
+            with_code=with_code,
+            message=message,
+            revision=revision,
+            create_pr=create_pr,
+        )
+    if pushed.left_out:
+        typer.echo(f"not sent: {', '.join(pushed.left_out)}")
+    if pushed.deleted:
+        typer.echo(f"removed there: {', '.join(pushed.deleted)}")
+    typer.echo(f"{folder}: {len(pushed.files)} files {'are in' if pushed.changed else 'were already in'} {pushed.url}")
+
+
+@app.command()
 def families() -> None:
     """List the families of models, and the recipes that ship."""
     from .recipes import shipped_recipes

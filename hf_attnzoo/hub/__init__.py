@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .averaging import average_checkpoints, average_weights, load_average
     from .checking import card_links, check_card, export_card
     from .curve import plot_curve
+    from .pushing import Push, push_checkpoint, read_checkpoint
 
 __all__ = [
     "CardTexts",
@@ -21,11 +22,15 @@ __all__ = [
     "average_checkpoints",
     "average_weights",
     "load_average",
+    "push_checkpoint",
+    "read_checkpoint",
+    "Push",
 ]
 
 # Seconds to import, for matplotlib or torch: only for those who need them
 _LAZY = {"check_card": "checking", "export_card": "checking", "card_links": "checking", "plot_curve": "curve"}
 _LAZY |= dict.fromkeys(("average_checkpoints", "average_weights", "load_average"), "averaging")
+_LAZY |= dict.fromkeys(("push_checkpoint", "read_checkpoint", "Push"), "pushing")
 
 
 def __getattr__(name: str) -> Any:

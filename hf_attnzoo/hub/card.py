@@ -15,6 +15,14 @@ Row = TypeVar("Row")
 
 _VERSIONS = ("hf-attnzoo", "transformers", "torch", "tokenizers", "datasets", "accelerate", "sacrebleu", "babel")
 
+# What a card calls the folder that it lies in; where that goes to the Hub, it has a name there.
+HERE = "path/to/this/folder"
+
+CODE_NOTE = f"""The code lies beside the weights. Where hf-attnzoo is not installed, and once you trust that code,
+`pipeline(model="{HERE}", trust_remote_code=True)` is the same."""
+
+NO_CODE_NOTE = "It takes hf-attnzoo to load this model: its code does not lie beside the weights."
+
 # Where a score lies on the scale that the Hub shows it on, and what it is called there.
 _METRIC_NAMES = {
     "exact_match": "exact match",
@@ -207,12 +215,11 @@ def _use(facts: RunFacts) -> str:
 import hf_attnzoo  # makes the family known to transformers
 from transformers import pipeline
 
-{kind.verb} = pipeline("{kind.pipeline}", model="path/to/this/folder")
+{kind.verb} = pipeline("{kind.pipeline}", model="{HERE}")
 {kind.verb}({facts.example})
 ```
 
-The code lies beside the weights. Where hf-attnzoo is not installed, and once you trust that code,
-`pipeline(model="path/to/this/folder", trust_remote_code=True)` is the same."""
+{CODE_NOTE}"""
 
 
 def _results_table(facts: RunFacts, scores: Mapping[str, float]) -> str:

@@ -20,6 +20,11 @@ class AttnZooPreTrainedModel(PreTrainedModel):
     # `forward` of a head takes num_items_in_batch, so that accumulated batches weigh every token the same.
     accepts_loss_kwargs = True
 
+    def __init__(self, config: AttnZooConfig, *inputs: Any, **kwargs: Any):
+        super().__init__(config, *inputs, **kwargs)
+        # Of the card that a push makes. Each model has its own, for transformers adds to the list that it finds.
+        self.model_tags = ["hf-attnzoo"]
+
     @classmethod
     def from_pretrained(
         cls,
