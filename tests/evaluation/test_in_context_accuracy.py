@@ -63,27 +63,29 @@ def test_right_from_so_many_examples_on(tokenizer, episodes, monkeypatch):
 
 
 def test_agrees_with_greedy_search(tokenizer):
-    torch.manual_seed(1)
+    torch.manual_seed(4)
     model = make(tokenizer)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.normal_(std=0.5)
-    # What it writes itself, line end included, is what it is asked for in some of the episodes
-    episodes = in_context_episodes("train", 6, shots=3)
-    right, changed = 0, []
-    for number, episode in enumerate(episodes):
-        source = episode.pairs[-1][0]
-        prompt = "".join(f"{a}>{b}\n" for a, b in episode.pairs[:-1]) + f"{source}>"
-        ids = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-        with torch.no_grad():
-            out = model.eval().generate(**ids, max_new_tokens=12, do_sample=False)[0, ids["input_ids"].shape[1] :]
-        written = tokenizer.decode(out)
-        ends = "\n" in written and "<" not in written.split("\n")[0]
-        target = written.split("\n")[0] if ends and number % 2 else "abca"
-        right += ends and target == written.split("\n")[0]
-        changed.append(type(episode)(episode.task, (*episode.pairs[:-1], (source, target))))
+            parameter.normal_()
+        # Lines end now and then
+        model.get_output_embeddings().weight[tokenizer.convert_tokens_to_ids("\n")] *= 3
+    # What it writes itself, line end included, is what it is asked for in every other episode
+    episodes = in_context_episodes("train", 60, shots=3)
+    prompts = [episode.text[: episode.text.rindex(">") + 1] for episode in episodes]
+    ids = tokenizer(prompts, return_tensors="pt", return_token_type_ids=False, padding=True)
+    with torch.no_grad():
+        written = model.eval().generate(**ids, max_new_tokens=20, do_sample=False)[:, ids["input_ids"].shape[1] :]
+    right, asked = 0, []
+    for number, (episode, text) in enumerate(zip(episodes, tokenizer.batch_decode(written), strict=True)):
+        line, end, _ = text.partition("\n")
+        own = bool(line and end and "<" not in line)
+        right += own and number % 2
+        target = line if own and number % 2 else "abca" if line != "abca" else "b"
+        asked.append(type(episode)(episode.task, (*episode.pairs[:-1], (episode.pairs[-1][0], target))))
+    assert 0 < right < 30
     model.train()
-    [score] = in_context_accuracy(model, tokenizer, changed, shots=[2], batch_size=4)
+    [score] = in_context_accuracy(model, tokenizer, asked, shots=[2], batch_size=7)
     assert score.right == right
     assert model.training
 
