@@ -48,6 +48,9 @@ _PARTS = (
 )
 _EXTRAS = ("metrics.json", "example.png", "LICENSE")
 
+# A link in a card is no reason to send a pickle, or a file with secrets in it
+_SHOWN = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pdf", ".html", ".md", ".txt", ".csv", ".tsv", ".json")
+
 # Left over from an earlier push, these would be loaded in the place of what is pushed now, or beside it
 _OLD_WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
 _SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")
@@ -116,7 +119,7 @@ def push_checkpoint(
         FileNotFoundError: there is no such folder, or no model or card in it.
         ValueError: a configuration, weights, code or a card that are not fit for the Hub; a token that it doesn't know
             or that may not write; no such repository or revision; a public repository where `private` is asked for.
-        ConnectionError: the Hub can't be reached, or the connection broke off; the repository is as it was.
+        ConnectionError: the Hub can't be reached, or the connection broke off; what has arrived isn't sent again.
     """
     folder = Path(folder)
     contents = read_checkpoint(folder, with_code=with_code)
@@ -168,7 +171,11 @@ def read_checkpoint(folder: str | PathLike, *, with_code: bool = True) -> dict[s
     if not (folder / CARD).is_file():
         raise FileNotFoundError(f"{folder}: no model card, for there is no {CARD}; the Hub shows it first")
     card = check_card(folder / CARD)
-    names += [CARD, *(Path(link).as_posix() for link in card_links(card.text))]
+    shown = [Path(link) for link in card_links(card.text)]
+    for path in shown:
+        if path.suffix.lower() not in _SHOWN:
+            raise ValueError(f"{folder / CARD}: links to {path}; of files the Hub gets those that can be looked at")
+    names += [CARD, *(path.as_posix() for path in shown)]
     contents: dict[str, Path | bytes] = {name: folder / name for name in names}
     naming = {name: _read_json(folder / name) for name in _CLASS_NAMING if name in contents}
     if with_code:
@@ -367,7 +374,7 @@ def _told(repo_id: str, revision: str | None, endpoint: str) -> Iterator[None]:
         raise ValueError(_answer(repo_id, error, endpoint)) from error
     except HTTPError as error:
         kind = type(error).__name__
-        raise ConnectionError(f"{endpoint} can't be reached ({kind}); {repo_id} is as it was: push again") from error
+        raise ConnectionError(f"{endpoint} can't be reached ({kind}): push to {repo_id} again later") from error
     except RuntimeError as error:
         # What huggingface_hub makes of an error while a large file is on its way
         cause = error.__cause__

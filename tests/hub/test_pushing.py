@@ -485,6 +485,10 @@ BROKEN = {
     "no tensor": (lambda f: index(f, {"a": SHARD}), f"{SHARD}: has no a, which"),
     "no card": (lambda f: (f / "README.md").unlink(), "no model card, for there is no README.md"),
     "card": (lambda f: (f / "README.md").write_text("---\ntags: []\n---\n"), "README.md: license is None"),
+    "pickle": (
+        lambda f: (f / "README.md").write_text((f / "README.md").read_text() + "[all](optimizer.pt)\n"),
+        "README.md: links to optimizer.pt; of files the Hub gets those that can be looked at",
+    ),
     "picture": (lambda f: (f / "curve.png").unlink(), "README.md: links to curve.png, and there is no such file"),
     "code elsewhere": (
         lambda f: rewrite(f / "config.json", lambda c: c["auto_map"].update(AutoModel="bob/code--modeling.X")),
