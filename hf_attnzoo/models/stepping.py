@@ -49,10 +49,11 @@ class StepGenerationMixin(GenerationMixin):
         # A trainer that scores what is written hands the labels on.
         kwargs.pop("labels", None)
         side = "decoder_" if self.config.is_encoder_decoder else ""
+        # A prompt that was read in pieces leaves None for them, also with a model that has no positions.
+        positions = kwargs.pop(f"{side}position_ids", None)
         inputs = {**kwargs, f"{side}input_ids": input_ids[:, -next_sequence_length:], "cache": cache}
         if attention_mask is not None:
             inputs["attention_mask"] = attention_mask
-        positions = kwargs.get(f"{side}position_ids")
         if positions is not None:
             inputs[f"{side}position_ids"] = positions[:, -next_sequence_length:]
         return inputs
