@@ -52,6 +52,11 @@ _RECIPE = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The one test that takes minutes comes first: at the end one process would wait for it."""
+    items.sort(key=lambda item: "test_readme_runs" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def recipe_content() -> Callable[..., dict[str, Any]]:
     """Function that makes the content of a tiny recipe: an output folder, and `section__key=value` for changes."""
