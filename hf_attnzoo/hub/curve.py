@@ -13,6 +13,8 @@ from ..attention_maps.plotting import save_figure
 # Okabe and Ito's blue and vermilion, told apart by colour-blind readers too
 TRAINING, VALIDATION = "#0072B2", "#D55E00"
 INK, FAINT = "#333333", "#dddddd"
+# Up to how large a ratio of losses which multiples of a power of ten are labelled
+_BETWEEN = ((30, (1, 1.5, 2, 3, 5, 7)), (1000, (1, 3)))
 _TITLE = {"loc": "left", "color": INK, "fontsize": 10}
 
 
@@ -54,9 +56,13 @@ def plot_curve(
         if points:
             _line(left, points, colour, label)
     # A loss of exactly 0 has no place on a logarithmic scale
-    if all(loss > 0 for _, loss in [*losses, *validation]):
+    values = [loss for _, loss in [*losses, *validation]]
+    if min(values, default=0) > 0:
         left.set_yscale("log")
-        left.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        # As many labels as there is room for
+        span = max(values) / min(values)
+        between = next((subs for most, subs in _BETWEEN if span < most), (1,))
+        left.yaxis.set_major_locator(LogLocator(subs=between))
         left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         left.yaxis.set_minor_locator(NullLocator())
     # Above the axes, where a long name has room

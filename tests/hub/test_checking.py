@@ -1,5 +1,6 @@
 """Every card of the repository is one that the Hub takes, and those of runs are copied with their pictures."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,22 @@ def test_export(card, tmp_path):
     done = CliRunner().invoke(app, ["card", str(tmp_path / "cards"), "x"])
     assert done.exit_code == 2
     assert "README.md: no such card" in done.stderr
+
+
+@pytest.mark.parametrize("lowest", [2.5, 1.4, 0.2, 0.05, 0.004, 5e-5, 1e-9])
+def test_labels_of_a_curve_have_room(lowest):
+    figure = plot_curve([(1, 3.0), (50, lowest)], [{"step": 50, "loss": lowest}])
+    figure.draw_without_rendering()
+    axis = figure.axes[0].yaxis
+    low, high = axis.axes.get_ylim()
+    boxes = [
+        label.get_window_extent()
+        for place, label in zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=True)
+        if low <= place <= high
+    ]
+    assert len(boxes) >= 2
+    for below, above in itertools.pairwise(sorted(boxes, key=lambda box: box.y0)):
+        assert below.y1 <= above.y0
 
 
 def test_curve(tmp_path):
