@@ -273,7 +273,9 @@ def attend(
     kind: Annotated[
         str | None, typer.Option(help="cross, or the self-attention of the encoder or the decoder.")
     ] = None,
-    layer: Annotated[int, typer.Option(help="Layer, from 0, or from -1 backwards.")] = -1,
+    layer: Annotated[
+        int | None, typer.Option(help="Layer, from 0, or from -1 backwards. The last one, or all with --heads.")
+    ] = None,
     head: Annotated[int | None, typer.Option(help="One head of the layer, from 0, rather than the mean.")] = None,
     heads: Annotated[bool, typer.Option("--heads", help="Every head of every layer, in a picture each.")] = False,
     rollout: Annotated[bool, typer.Option("--rollout", help="Self-attention through all layers.")] = False,
@@ -287,19 +289,26 @@ def attend(
     with _plain_errors():
         loaded, processor = _load(model)
         options = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
-        drawn = attention_map(loaded, processor, text, target, kind=kind, layer=layer, head=head, **options)
+        where = {"layer": -1 if layer is None else layer, "head": head}
+        drawn = attention_map(loaded, processor, text, target, kind=kind, **where, **options)
         if isinstance(drawn, AttentionMap):
             drawn = drawn.by_words() if words else drawn
             drawn = drawn.rollout() if rollout else drawn
         elif words or rollout or heads:
             raise ValueError("--words, --rollout and --heads are for the attention of texts, not of pictures")
         suffix = output.suffix.lower()
+        if rollout and (heads or layer is not None or head is not None):
+            raise ValueError("--rollout goes through all layers and heads: leave out --layer, --head and --heads")
+        if heads and (head is not None or suffix in (".html", ".htm", ".gif", ".webp")):
+            raise ValueError(
+                f"--heads draws all of them in one picture, a .png, .svg or .pdf: not {output}, nor --head"
+            )
         if suffix in (".html", ".htm"):
             drawn.to_html(output)
         elif suffix in (".gif", ".webp"):
             drawn.animate(output)
         elif heads:
-            drawn.plot_heads(output)
+            drawn.plot_heads(output, layer)
         else:
             drawn.plot(output)
     written = drawn.target_text if isinstance(drawn, AttentionMap) else drawn.text

@@ -91,7 +91,9 @@ def _rounded(weights: np.ndarray, decimals: int = _DECIMALS) -> list:
 
 def _page(template: str, title: str, data: dict[str, Any]) -> str:
     """A page of `pages/`, whose script finds the data in `data`."""
-    text = (resources.files(__package__) / "pages" / template).read_text(encoding="utf-8")
+    text, style = (
+        (resources.files(__package__) / "pages" / name).read_text(encoding="utf-8") for name in (template, "style.css")
+    )
     # Inside a script nothing but `</script` and `<!--` would be taken for HTML
     content = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return Template(text).substitute(title=html.escape(title), data=content)
+    return Template(text).substitute(title=html.escape(title), style=style, data=content)

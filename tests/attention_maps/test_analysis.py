@@ -217,6 +217,30 @@ def test_command(tiny_run, tmp_path, name):
     assert content.startswith({"html": b"<!doctype html>", "gif": b"GIF8", "svg": b"<?xml"}[name[4:]])
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rollout", "--layer", "0"], "--rollout goes through all layers"),
+        (["--heads", "--head", "0"], "--heads draws all of them"),
+        (["--heads", "-o", "a.html"], "not a.html"),
+    ],
+)
+def test_command_ignores_no_option(tiny_run, monkeypatch, tmp_path, options, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hf_attnzoo.attention_maps.AttentionMap.rollout", lambda found: found)
+    result = CliRunner().invoke(app, ["attend", str(tiny_run.model), "a b", "-o", "a.png", *options])
+    assert result.exit_code == 2
+    assert message in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_draws_every_head(tiny_run, tmp_path):
+    command = ["attend", str(tiny_run.model), "a b", "-o", str(tmp_path / "a.png"), "--heads", "--layer", "0"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "a.png").is_file()
+
+
 def test_command_refuses_a_rollout_of_cross_attention(tiny_run, tmp_path):
     command = ["attend", str(tiny_run.model), "a b", "-o", str(tmp_path / "a.png"), "--rollout"]
     result = CliRunner().invoke(app, command)
