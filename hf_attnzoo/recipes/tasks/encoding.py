@@ -3,6 +3,7 @@
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,9 @@ from ...registry import FAMILIES
 from ..schema import DataSection, EvaluationSection, MaskingSection, TrainingSection
 from ..trainer import ZooTrainer
 from .base import Task, one_vocabulary
+
+# Keys that mean nothing to a task that masks nothing.
+MASKING = tuple(f"masking.{field.name}" for field in fields(MaskingSection))
 
 _DEFAULTS = {
     "data": DataSection,

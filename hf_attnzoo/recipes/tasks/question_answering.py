@@ -20,7 +20,7 @@ from ...hub import CardTexts
 from ...pipelines.question_answering import Token, question_windows, ranked_answers
 from ..trainer import ZooTrainer
 from .base import Outcome
-from .encoding import EncoderTask
+from .encoding import MASKING, EncoderTask
 
 # Of the pipeline, where a recipe doesn't say otherwise.
 _WINDOW, _LONGEST_ANSWER = 384, 15
@@ -40,14 +40,7 @@ class QuestionAnsweringTask(EncoderTask):
     )
     head = "AutoModelForQuestionAnswering"
     metrics = SQUAD_METRICS
-    unused = (
-        "data.block_size",
-        "data.on_too_long",
-        "masking.unit",
-        "masking.probability",
-        "masking.mask_share",
-        "masking.random_share",
-    )
+    unused = ("data.block_size", "data.on_too_long", *MASKING)
     own_data = "attnzoo train question-answering data.source=YOUR_QUESTIONS.json"
 
     no_answer = False

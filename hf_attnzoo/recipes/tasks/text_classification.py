@@ -19,7 +19,7 @@ from ...evaluation.classification import CLASSIFICATION_METRICS, classification_
 from ...hub import CardTexts
 from ..trainer import ZooTrainer
 from .base import Outcome
-from .encoding import EncoderTask, whole
+from .encoding import MASKING, EncoderTask, whole
 
 logger = logging.getLogger(__name__)
 
@@ -38,15 +38,7 @@ class TextClassificationTask(EncoderTask):
     )
     head = "AutoModelForSequenceClassification"
     metrics = CLASSIFICATION_METRICS
-    unused = (
-        "data.max_target_length",
-        "data.block_size",
-        "data.stride",
-        "masking.unit",
-        "masking.probability",
-        "masking.mask_share",
-        "masking.random_share",
-    )
+    unused = ("data.max_target_length", "data.block_size", "data.stride", *MASKING)
     own_data = "attnzoo train sentence-classification data.source=YOUR_TEXTS.csv"
 
     labels: tuple[str, ...] = ()
