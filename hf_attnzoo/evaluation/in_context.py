@@ -16,7 +16,7 @@ from ..attention_maps.plotting import save_figure
 from ..data.in_context import IN_CONTEXT_TEMPLATE, Episode
 from ..pipelines.prompting import PromptTemplate
 from .intervals import wilson_interval
-from .plotting import COLOURS, FAINT, INK, MARKERS, _name_lines
+from .plotting import FAINT, INK, draw_line, name_lines
 
 SHOTS = (0, 1, 2, 4, 8, 16)
 
@@ -154,19 +154,16 @@ def plot_in_context(
     axes = figure.add_subplot()
     ends = {}
     for number, (name, line) in enumerate(scores.items()):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         places = [each.shots for each in line]
         low, high = zip(*(each.interval for each in line), strict=True)
-        axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
         shares = [each.accuracy for each in line]
-        axes.plot(places, shares, color=colour, marker=marker, markersize=5, linewidth=2, zorder=3, clip_on=False)
-        ends[name] = (shares[-1], colour)
+        ends[name] = (shares[-1], draw_line(axes, number, places, shares, low, high))
     # Doubling is a step, and 0 has a place
     axes.set_xscale("symlog", base=2, linthresh=1)
     ticks = sorted({each.shots for line in scores.values() for each in line})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
-    _name_lines(axes, ends, 1.0)
+    name_lines(axes, ends, 1.0)
     axes.set_ylim(0, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_xlabel(f"Examples in the prompt (bands: {line[0].level:.0%} intervals)", color=INK)

@@ -13,21 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 from ..attention_maps.plotting import save_figure
 from .lengths import LengthBin
-
-NAMES = {
-    "exact_match": "Exact match",
-    "sequence_error_rate": "Sequence error rate",
-    "token_error_rate": "Token error rate",
-    "word_error_rate": "Word error rate",
-    "character_error_rate": "Character error rate",
-    "phoneme_error_rate": "Phoneme error rate",
-    "token_accuracy": "Token accuracy",
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "ter": "TER",
-    "gleu": "GLEU",
-}
-"""What the scores are called in pictures."""
+from .names import SCORE_NAMES
 
 # Okabe and Ito's colours, told apart by colour-blind readers too
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -93,21 +79,17 @@ def plot_by_length(
         axes, below = figure.add_subplot(), None
     ends = {}
     for number, (name, report) in enumerate(reports.items()):
-        colour = COLOURS[number % len(COLOURS)]
         middles = [(each.low + each.high) / 2 for each in report]
         scores = [each.scores[measure] for each in report]
         # Where nothing is known of it the band has no width
         known = [each.intervals.get(measure, (each.scores[measure],) * 2) for each in report]
         low, high = zip(*known, strict=True)
-        axes.fill_between(middles, low, high, color=colour, alpha=0.15, linewidth=0)
-        marker = MARKERS[number % len(MARKERS)]
-        axes.plot(middles, scores, color=colour, marker=marker, markersize=5, linewidth=2, zorder=3, clip_on=False)
-        ends[name] = (scores[-1], colour)
+        ends[name] = (scores[-1], draw_line(axes, number, middles, scores, low, high))
 
     bins = sorted({(each.low, each.high) for report in reports.values() for each in report})
     top = _top(reports, measure)
     _name_bins(axes, bins)
-    _name_lines(axes, ends, top)
+    name_lines(axes, ends, top)
     if below is not None:
         _draw_counts(below, max(reports.values(), key=len))
     if trained is not None:
@@ -126,7 +108,8 @@ def plot_by_length(
     if measure not in HUNDREDS:
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     (below or axes).set_xlabel("Source length in tokens (bands: 95 % intervals)", color=INK)
-    axes.set_ylabel(NAMES[measure], color=INK)
+    name = SCORE_NAMES[measure]
+    axes.set_ylabel(name.capitalize() if name.islower() else name, color=INK)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -169,7 +152,40 @@ def _name_bins(axes: Axes, bins: list[tuple[int, int]]) -> None:
     axes.set_xticks([(low + high) / 2 for low, high in shown], labels)
 
 
-def _name_lines(axes: Axes, ends: Mapping[str, tuple[float, str]], top: float) -> None:
+def draw_line(
+    axes: Axes,
+    number: int,
+    places: Sequence[float],
+    values: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+) -> str:
+    """Draws a line of N points with its intervals as a band.
+
+    Args:
+        axes:
+            Where to draw.
+        number:
+            Of the line among others, which its colour and its marks follow from.
+        places:
+            N places along the picture.
+        values:
+            N values.
+        low:
+            Lower ends of their intervals.
+        high:
+            Upper ends.
+
+    Returns:
+        The colour.
+    """
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(places, values, color=colour, marker=marker, markersize=5, linewidth=2, zorder=3, clip_on=False)
+    return colour
+
+
+def name_lines(axes: Axes, ends: Mapping[str, tuple[float, str]], top: float) -> None:
     """Names the lines at the right edge, as high as each ends but apart from one another."""
     step = LABEL_STEP * top
     lowest_free = step * (len(ends) - 1)

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..evaluation.names import SCORE_NAMES
+
 Row = TypeVar("Row")
 
 _VERSIONS = ("hf-attnzoo", "transformers", "torch", "tokenizers", "datasets", "accelerate", "sacrebleu", "babel")
@@ -22,29 +24,6 @@ CODE_NOTE = f"""The code lies beside the weights. Where hf-attnzoo is not instal
 `pipeline(model="{HERE}", trust_remote_code=True)` is the same."""
 
 NO_CODE_NOTE = "It takes hf-attnzoo to load this model: its code does not lie beside the weights."
-
-# Where a score lies on the scale that the Hub shows it on, and what it is called there.
-_METRIC_NAMES = {
-    "exact_match": "exact match",
-    "sequence_error_rate": "sequence error rate",
-    "token_error_rate": "token error rate",
-    "word_error_rate": "word error rate",
-    "character_error_rate": "character error rate",
-    "phoneme_error_rate": "phoneme error rate",
-    "pointing": "pointing score",
-    "token_accuracy": "token accuracy",
-    "cross_entropy": "cross-entropy, nats per token",
-    "perplexity": "perplexity per token",
-    "bits_per_character": "bits per character",
-    "bits_per_byte": "bits per byte",
-    "masked_accuracy": "accuracy on masked tokens",
-    "mcc": "Matthews correlation",
-    "f1": "F1",
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "ter": "TER",
-    "gleu": "GLEU",
-}
 
 
 @dataclass(frozen=True)
@@ -249,7 +228,7 @@ def _evaluations(facts: RunFacts) -> list[str]:
 
 def metric_name(name: str) -> str:
     """What a score is called in cards."""
-    return _METRIC_NAMES.get(name, name)
+    return SCORE_NAMES.get(name, name)
 
 
 def _data(facts: RunFacts) -> str:
