@@ -139,18 +139,23 @@ def serve(demo: Demo, host: str | None = None, port: int | None = None, share: b
     sans = [gr.themes.Font(name) for name in ("system-ui", "sans-serif")]
     mono = [gr.themes.Font(name) for name in ("ui-monospace", "monospace")]
     theme = gr.themes.Soft(primary_hue="indigo", neutral_hue="slate", font=sans, font_mono=mono)
-    return page.launch(
-        server_name=host,
-        server_port=port,
-        share=share,
-        theme=theme,
-        css=fragments.styles(),
-        head=fragments.script(),
-        max_file_size=_LARGEST_FILE,
-        ssr_mode=False,
-        footer_links=["gradio"],
-        **options,
-    )
+    try:
+        return page.launch(
+            server_name=host,
+            server_port=port,
+            share=share,
+            theme=theme,
+            css=fragments.styles(),
+            head=fragments.script(),
+            max_file_size=_LARGEST_FILE,
+            ssr_mode=False,
+            footer_links=["gradio"],
+            **options,
+        )
+    except OSError as error:
+        if port is None:
+            raise
+        raise OSError(f"port={port} can't be listened at, or is taken: name another") from error
 
 
 def _look(demo: Demo, answer: Answer, row: int) -> str:
