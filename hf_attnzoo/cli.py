@@ -545,8 +545,7 @@ def starters() -> None:
         rows.append((name, starter.summary, starter.family.name, f"{starter.parameters:,}", size, starter.recipe))
     make_console().print(_table(("name", "what it does", "family", "parameters", "size", "recipe"), rows))
     for starter in STARTERS.values():
-        command, *words = starter.command
-        typer.echo(shlex.join(["attnzoo", command, starter.name, *words]))
+        typer.echo(shlex.join(starter.example))
 
 
 def _evaluated_task(systems: list[str], data: str) -> str:

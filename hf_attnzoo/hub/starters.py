@@ -23,19 +23,26 @@ class Starter:
         summary: what it does, in a few words.
         recipe: shipped recipe that trained it.
         settings: what was set otherwise than in the recipe.
-        command: to try it with.
+        command: of `attnzoo`, to try it with.
+        words: what follows the name in that command; `{folder}` is its folder.
     """
 
     name: str
     summary: str
     recipe: str
     settings: tuple[str, ...]
-    command: tuple[str, ...]
+    command: str
+    words: tuple[str, ...]
 
     @property
     def folder(self) -> Path:
         """Where it lies: an ordinary folder of a saved model."""
         return _FOLDER / self.name
+
+    @property
+    def example(self) -> list[str]:
+        """Words of a command line to try it with."""
+        return ["attnzoo", self.command, self.name, *(word.format(folder=self.folder) for word in self.words)]
 
     @property
     def family(self) -> Family:
@@ -63,44 +70,16 @@ STARTERS: dict[str, Starter] = {
             summary="dates in twelve locales, written as ISO 8601",
             recipe="quickstart",
             settings=(),
-            command=("translate", "12 mars 2019"),
-        ),
-        Starter(
-            name="dates-transformer",
-            summary="the same, by attention alone",
-            recipe="dates-transformer",
-            settings=(),
-            command=("translate", "12 mars 2019"),
-        ),
-        Starter(
-            name="g2p-luong",
-            summary="how English words are said, in the phonemes of CMUdict",
-            recipe="g2p",
-            settings=(
-                "name=g2p-luong",
-                "model.embedding_size=64",
-                "model.hidden_size=184",
-                "model.dropout=0.1",
-                "training.epochs=6",
-                "training.batch_tokens=2500",
-                "training.learning_rate=0.003",
-                "training.eval_steps=1200",
-            ),
-            command=("translate", "attention"),
+            command="translate",
+            words=("12 mars 2019",),
         ),
         Starter(
             name="shapes-captioner",
             summary="what pictures of coloured shapes show",
             recipe="shapes",
-            settings=("name=shapes-captioner",),
-            command=("caption", "picture.png"),
-        ),
-        Starter(
-            name="in-context-gpt",
-            summary="tasks on strings, told by examples",
-            recipe="in-context",
             settings=(),
-            command=("write", "abc>cba\\nfed>def\\nbad>"),
+            command="caption",
+            words=("{folder}/example.png",),
         ),
     )
 }
