@@ -35,8 +35,10 @@ from hf_attnzoo.recipes.tasks import make_task
 LIMIT = 2_000_000
 CARD, WEIGHTS = "README.md", "model.safetensors"
 
+YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
 # What a run may do otherwise than the recipe without another outcome
-FREE = {"name", "output", "training.threads"}
+FREE = {"name", "output", "training.threads", "evaluation.samples", "evaluation.maps"}
 
 
 def halve(weights: Path, target: Path) -> None:
@@ -55,13 +57,14 @@ def halve(weights: Path, target: Path) -> None:
 
 def recipe_of(card: Path) -> Recipe:
     """The recipe that a card ends with."""
-    return build_recipe(
-        read_yaml(re.search(r"^```yaml\n(.*?)^```", card.read_text("utf-8"), re.M | re.S)[1], str(card))
-    )
+    return build_recipe(read_yaml(YAML.search(card.read_text(encoding="utf-8"))[1], str(card)))
 
 
-def check_recipe(recipe: Recipe, starter: Starter) -> None:
+def check_recipe(recipe: Recipe, starter: Starter) -> Recipe:
     """See that a run did what the table says.
+
+    Returns:
+        The recipe of the table.
 
     Raises:
         ValueError: it did something else, which is named.
@@ -71,6 +74,7 @@ def check_recipe(recipe: Recipe, starter: Starter) -> None:
     for key in sorted((was.keys() | should.keys()) - FREE):
         if was.get(key) != should.get(key):
             raise ValueError(f"{key} was {was.get(key)} in the run, and is {should.get(key)} for {starter.name}")
+    return told
 
 
 def flat(content: dict[str, Any], where: str = "") -> dict[str, Any]:
@@ -90,8 +94,7 @@ def make_starter(run: Path, starter: Starter, target: Path, console: Console) ->
         target: folder to write.
         console: where to report to.
     """
-    recipe = recipe_of(run / CARD)
-    check_recipe(recipe, starter)
+    recipe = check_recipe(recipe_of(run / CARD), starter)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for name, content in read_checkpoint(run, with_code=False).items():
@@ -121,6 +124,7 @@ def rewrite(recipe: Recipe, starter: Starter, target: Path, console: Console) ->
     model = getattr(transformers, task.head).from_pretrained(target)
     processor = task.processor_class.from_pretrained(target)
     task.adopt(processor, model.config.to_dict())
+    told = recipe
     with TemporaryDirectory() as scratch:
         # Nothing is trained here, but a trainer wants rows
         data = dataclasses.replace(recipe.data, train={**recipe.data.train, "size": 100})
@@ -139,7 +143,8 @@ def rewrite(recipe: Recipe, starter: Starter, target: Path, console: Console) ->
     card = ModelCard.load(target / CARD)
     card.data.model_name = starter.name
     card.data.eval_results = evaluation_results(task.card, data_name(recipe), outcome.metrics)
-    parts = card.text.replace(CODE_NOTE, NO_CODE_NOTE).strip().split("\n\n")
+    text = YAML.sub(lambda _: f"```yaml\n{told.to_yaml(public=True)}```", card.text)
+    parts = text.replace(CODE_NOTE, NO_CODE_NOTE).strip().split("\n\n")
     parts[0] = f"# {starter.name}"
     parts[parts.index("## Results") + 1] = results_table(outcome.metrics, outcome.intervals)
     parts[parts.index("## Samples") + 1] = samples_table(task.card, samples)

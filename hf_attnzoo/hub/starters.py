@@ -74,6 +74,14 @@ STARTERS: dict[str, Starter] = {
             words=("12 mars 2019",),
         ),
         Starter(
+            name="dates-transformer",
+            summary="the same, by attention alone",
+            recipe="dates-transformer",
+            settings=(),
+            command="translate",
+            words=("3. Mai 1988",),
+        ),
+        Starter(
             name="shapes-captioner",
             summary="what pictures of coloured shapes show",
             recipe="shapes",

@@ -102,8 +102,9 @@ def test_a_card_tells_of_its_folder(name):
     assert ModelCard.load(folder / "README.md").data.library_name == "transformers"
 
 
-def test_dates():
-    translate = pipeline("attnzoo-translation", model=hf_attnzoo.pretrained("dates-rnnsearch"))
+@pytest.mark.parametrize("name", ["dates-rnnsearch", "dates-transformer"])
+def test_dates(name):
+    translate = pipeline("attnzoo-translation", model=hf_attnzoo.pretrained(name))
     assert [output["translation_text"] for output in translate(list(DATES))] == list(DATES.values())
 
 
