@@ -275,9 +275,10 @@ class EvaluationSection:
     Args:
         metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of a
             masked one any of `cross_entropy`, `perplexity`, `masked_accuracy`; of a classifier any of `accuracy`,
-            `f1`, `mcc`; of what answers questions `exact_match` and `f1`; of another any of `exact_match`,
-            `sequence_error_rate`, `token_error_rate`, `word_error_rate`, `character_error_rate`,
-            `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
+            `f1`, `mcc`; of what tags words any of `accuracy`, `entity_f1`, `entity_precision`, `entity_recall`; of
+            what answers questions `exact_match` and `f1`; of another any of `exact_match`, `sequence_error_rate`,
+            `token_error_rate`, `word_error_rate`, `character_error_rate`, `phoneme_error_rate`, `token_accuracy`,
+            `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
         best_metric: which of them chooses the best checkpoint.
         tokenize: tokens of BLEU, GLEU and the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.
