@@ -123,7 +123,7 @@ def check_generation_batch(model: PreTrainedModel) -> None:
 
 
 def check_streaming(model: PreTrainedModel) -> None:
-    """`generate(streamer=...)` is told every token as it is written, and beams, which can't be streamed, are refused."""
+    """`generate(streamer=...)` is told every token as it is written; beams, which have none yet, are refused."""
 
     class Collector(BaseStreamer):
         def __init__(self):

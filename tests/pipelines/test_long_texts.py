@@ -49,7 +49,9 @@ def test_a_text_that_is_too_long_is_refused(tokenizers, case):
     fits = " ".join(["a"] * (POSITIONS - around - len(ending)) + ending)
     assert pipe(fits, **options)
     for inputs, more in ((f"a {fits}", {}), (["a " + ending[0] if ending else "a", f"a {fits}"], {"batch_size": 2})):
-        with pytest.raises(ValueError, match=rf"position_ids reach {POSITIONS}, .*max_position_embeddings={POSITIONS}"):
+        with pytest.raises(
+            ValueError, match=rf"position_ids reach {POSITIONS}, .*max_position_embeddings={POSITIONS}"
+        ):
             pipe(inputs, **options, **more)
 
 
