@@ -95,7 +95,7 @@ def answers():
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1200,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     assert done.returncode == 0, done.stderr
