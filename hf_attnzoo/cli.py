@@ -336,12 +336,12 @@ def open_page(
         raise typer.BadParameter("--export writes a folder and shows no page: leave out --host, --port and --share")
     with _plain_errors():
         import_gradio()
-        with _named(model):
-            demo = load_demo(model)
+        with _found(model) as place:
+            demo = load_demo(place)
         if export is None:
             serve(demo, host or "127.0.0.1", port, share)
             return
-        export_space(demo, model, export)
+        export_space(demo, place, export)
     typer.echo(f"{export}: a Space. Try it: python {export / 'app.py'}; bring it to the Hub:")
     typer.echo(f"hf repos create USER/NAME --type space --sdk gradio; hf upload USER/NAME {export} --type space")
 
