@@ -316,6 +316,36 @@ def attend(
     typer.echo(f"{text}: {output}" if written == text else f"{text} → {written}: {output}")
 
 
+@app.command("app")
+def open_page(
+    model: ModelArgument,
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Show nothing: write a Space for the Hub there.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen at. Default: 127.0.0.1, this machine.")] = None,
+    port: Annotated[int | None, typer.Option(help="Default: the first free one from 7860.")] = None,
+    share: Annotated[bool, typer.Option("--share", help="With a public address too, at gradio's servers.")] = False,
+) -> None:
+    """Show a model on a local web page: what it makes of a text or a picture, and where it looks.
+
+    It takes gradio, which the extra `app` of the package brings.
+    """
+    from .app import export_space, import_gradio, load_demo, serve
+
+    if export is not None and (host is not None or port is not None or share):
+        raise typer.BadParameter("--export writes a folder and shows no page: leave out --host, --port and --share")
+    with _plain_errors():
+        import_gradio()
+        with _named(model):
+            demo = load_demo(model)
+        if export is None:
+            serve(demo, host or "127.0.0.1", port, share)
+            return
+        export_space(demo, model, export)
+    typer.echo(f"{export}: a Space. Try it: python {export / 'app.py'}; bring it to the Hub:")
+    typer.echo(f"hf repos create USER/NAME --type space --sdk gradio; hf upload USER/NAME {export} --type space")
+
+
 @app.command()
 def evaluate(
     model: Annotated[

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from .splits import SPLITS, split_of
     from .streaming import StreamedBatches
+    from .tagged import load_tagged
     from .texts import cut_blocks, join_parts, load_texts
 
 _HOMES = {
@@ -80,6 +81,7 @@ _HOMES = {
     "masking_blocks": "masking",
     "masked_once": "masking",
     "load_labelled": "labelled",
+    "load_tagged": "tagged",
     "load_questions": "questions",
     "TokenBudgetBatchSampler": "batching",
     "StreamedBatches": "streaming",
@@ -122,6 +124,7 @@ __all__ = [
     "masking_blocks",
     "masked_once",
     "load_labelled",
+    "load_tagged",
     "load_questions",
     "CaptionCollator",
     "BPEDropout",

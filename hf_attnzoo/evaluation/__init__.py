@@ -49,6 +49,7 @@ from .scores import (
 )
 from .significance import Comparison, compare
 from .squad import SQUAD_METRICS, normalize_answer, squad_exact, squad_f1, squad_metrics
+from .tagging import TAGGING_METRICS, entities, tagging_metrics, tagging_statistics
 
 if TYPE_CHECKING:
     from .in_context import ShotScore, in_context_accuracy, plot_in_context
@@ -120,6 +121,10 @@ __all__ = [
     "squad_f1",
     "normalize_answer",
     "SQUAD_METRICS",
+    "tagging_metrics",
+    "tagging_statistics",
+    "entities",
+    "TAGGING_METRICS",
 ]
 
 

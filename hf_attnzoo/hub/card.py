@@ -79,6 +79,7 @@ class RunFacts:
         best_metric: which of them chose the checkpoint.
         hub_datasets: names on the Hub of data that comes from there.
         attends: whether the model has attention.
+        lora: rank of its factors and number of parameters that were trained, with LoRA. Default: `None`, all were.
     """
 
     kind: CardTexts
@@ -105,6 +106,7 @@ class RunFacts:
     best_metric: str = ""
     hub_datasets: Sequence[str] = ()
     attends: bool = True
+    lora: tuple[int, int] | None = None
 
 
 def hardware() -> str:
@@ -153,7 +155,8 @@ def model_card(facts: RunFacts) -> ModelCard:
         "## Training",
         f"{facts.steps:,} steps in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
         f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}."
-        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else ""),
+        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else "")
+        + (_lora(*facts.lora) if facts.lora else ""),
         *(["![Loss and score by step](curve.png)"] if facts.evaluations else []),
         _table(("step", "training loss"), [(f"{step:,}", f"{loss:.4f}") for step, loss in _thin(facts.loss_curve)]),
         *_evaluations(facts),
@@ -248,6 +251,13 @@ def _data(facts: RunFacts) -> str:
     rows = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items())
     license = f" Licence of the data: {facts.data_license}." if facts.data_license else ""
     return f"`{facts.data_name}`: {rows} {facts.kind.unit}.{license}"
+
+
+def _lora(rank: int, trained: int) -> str:
+    return (
+        f" Trained with LoRA (Hu et al. 2022) of rank {rank}: {trained:,} parameters, those of new layers among them, "
+        "were trained beside these weights, and have been added to them."
+    )
 
 
 def _vocabularies(sizes: Mapping[str, int]) -> str:

@@ -253,7 +253,7 @@ def _extended(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], most: in
 
 def starting_model(
     start: StartingPoint, recipe: Recipe, family: Family, task: Task, processor: Processor, console: Console
-) -> PreTrainedModel:
+) -> tuple[PreTrainedModel, set[str]]:
     """A model with a checkpoint's weights, and random ones where the task has a head that the checkpoint lacks.
 
     Args:
@@ -265,7 +265,8 @@ def starting_model(
         console: where to report what is new, and what of the checkpoint is left aside.
 
     Returns:
-        The model, its embeddings resized where the vocabulary has grown.
+        The model, its embeddings resized where the vocabulary has grown, and the names of the tensors that aren't the
+        checkpoint's.
 
     Raises:
         ValueError: if a field is unknown or of the wrong type, or a parameter has another shape than the checkpoint's.
@@ -317,7 +318,7 @@ def starting_model(
     for what, names in (("new", new), ("left aside", found["unexpected_keys"])):
         if names:
             say(console, f"  {what}: {', '.join(sorted(names))}")
-    return model.train()
+    return model.train(), new
 
 
 def _resize(model: PreTrainedModel, processor: Processor) -> None:
