@@ -690,7 +690,7 @@ def _foreseen(
         if name not in LIKELIHOOD_METRICS:
             raise ValueError(f"--metrics has {name!r}; those of a language model are {', '.join(LIKELIHOOD_METRICS)}")
     texts = load_text_source(data, **arguments)["text"]
-    with _found(model) as place:
+    with _named(model) as place:
         loaded, tokenizer = AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
     likelihood = text_likelihood(loaded, tokenizer, list(texts), block_size=block_size, batch_size=batch_size)
     tokens = int(likelihood.losses[:, 1].sum())
@@ -842,7 +842,7 @@ def _load(model: str) -> tuple[Any, Any]:
     """A model of any family, with the head that writes where it has one, and its tokenizer or processor."""
     import transformers
 
-    with _found(model) as place:
+    with _named(model) as place:
         config = transformers.AutoConfig.from_pretrained(place)
         processor = transformers.AutoTokenizer
         if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
@@ -860,7 +860,7 @@ def _pipeline(model: str, task: str = "seq2seq") -> Any:
     from transformers import pipeline
 
     _check_task(model, task)
-    with _found(model) as place:
+    with _named(model) as place:
         return pipeline(_PIPELINES[task][0], model=place)
 
 
@@ -868,7 +868,7 @@ def _few_shot_pipeline(model: str) -> Any:
     from transformers import pipeline
 
     _check_task(model, "causal-lm")
-    with _found(model) as place:
+    with _named(model) as place:
         return pipeline("attnzoo-few-shot", model=place)
 
 
@@ -880,7 +880,7 @@ def _embedder(embed: str | None) -> Any:
 
     if embed is None or embed in SIMILARITIES:
         return embed
-    with _found(embed) as place:
+    with _named(embed) as place:
         return pipeline("feature-extraction", model=place)
 
 
@@ -910,13 +910,13 @@ def _family(model: str) -> Any:
 
     from .registry import FAMILIES
 
-    with _found(model) as place:
+    with _named(model) as place:
         config = AutoConfig.from_pretrained(place)
     return next((family for family in FAMILIES.values() if isinstance(config, family.config_class)), None)
 
 
 @contextmanager
-def _found(model: str) -> Iterator[str]:
+def _named(model: str) -> Iterator[str]:
     """What to load quietly, a folder or a name on the Hub; a model that can't be had is named."""
     from transformers.utils import logging
 
