@@ -336,7 +336,7 @@ def open_page(
         raise typer.BadParameter("--export writes a folder and shows no page: leave out --host, --port and --share")
     with _plain_errors():
         import_gradio()
-        with _found(model) as place:
+        with _named(model) as place:
             demo = load_demo(place)
         if export is None:
             serve(demo, host or "127.0.0.1", port, share)
