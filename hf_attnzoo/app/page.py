@@ -71,7 +71,7 @@ def build_page(demo: Demo) -> Blocks:
         with gr.Column(visible=False, elem_id="look") as place:
             title = "Where it looked" if demo.fields[0].kind == "image" else "What it looked at"
             gr.HTML(f'<h2 class="az-title">{title}</h2>')
-            row = gr.Radio([], label="while it wrote", elem_id="row", visible=False)
+            row = gr.Radio([], label="map of", elem_id="row", visible=False)
             seen = gr.HTML(elem_id="seen")
 
         names = [*(field.name for field in demo.fields), *(setting.name for setting in demo.settings)]

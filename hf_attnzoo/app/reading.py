@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, pipeline
@@ -141,12 +142,17 @@ class QuestionAnsweringDemo(_ReadingDemo):
         )
         found = [found] if isinstance(found, dict) else found
         rows = tuple((one["answer"] or "(no answer)", _around(context, one), one["score"]) for one in found)
-        looks = tuple(self._question_look(question, context, one["start"]) for one in found)
+        looks = tuple(self._question_look(question, context, one) for one in found)
         shares = tuple(one["score"] for one in found)
         return Answer(("answer", "in the text", _PROBABILITY), rows, looks, shares)
 
-    def _question_look(self, question: str, context: str, start: int) -> Callable[[], AttentionMap]:
-        return lambda: question_attention_map(self.model, self.tokenizer, question, context, start)
+    def _question_look(self, question: str, context: str, found: dict[str, Any]) -> Callable[[], AttentionMap]:
+        def look() -> AttentionMap:
+            seen = question_attention_map(self.model, self.tokenizer, question, context, found["start"])
+            # The map is of a part of the text
+            return replace(seen, source_text=_around(context, found))
+
+        return look
 
 
 def _around(context: str, found: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,12 @@ def _generation(settings: dict[str, Any]) -> dict[str, Any]:
     if beams < count:
         raise ValueError(f"{_BEAMS.label} is {beams}, which can't give {count} outputs: take as many beams, or more")
     return {**options, "do_sample": False, "num_beams": beams}
+
+
+def _end(text: str, longest: int = 80) -> str:
+    """The end of a text, of its last line."""
+    line = text.rpartition("\n")[2][-longest:]
+    return line if line == text else f"…{line}"
 
 
 def _likelihoods(scores: list[float]) -> tuple[float, ...]:
@@ -95,12 +102,19 @@ class TranslationDemo(_PipelineDemo):
 
     def _map(self, text: str, record: dict[str, Any]) -> AttentionMap:
         """The attention that an output was written with, with all layers and heads where its text tells its tokens."""
-        forced = attention_map(self.model, self.tokenizer, text, record[self.key])
-        if forced.target == record["target_tokens"]:
-            return forced
+        forced, written = attention_map(self.model, self.tokenizer, text, record[self.key]), record["target_tokens"]
+        if forced.target[: len(written)] == written:
+            # An output that was cut has no end, which is forced all the same
+            return replace(
+                forced,
+                target=written,
+                weights=forced.weights[: len(written)],
+                layers=tuple(layer[:, : len(written)] for layer in forced.layers),
+                target_spans=forced.target_spans and forced.target_spans[: len(written)],
+            )
         return AttentionMap(
             record["source_tokens"],
-            record["target_tokens"],
+            written,
             np.array(record["alignment"]),
             text,
             record[self.key],
@@ -184,7 +198,7 @@ class ContinuationDemo(Demo):
             rows=tuple(zip(texts, scores, strict=True)),
             looks=tuple(self._look(prompt + text) for text in texts),
             shares=_likelihoods(scores),
-            lead=prompt,
+            lead=_end(prompt),
         )
 
     def _look(self, text: str) -> Callable[[], AttentionMap]:

@@ -93,6 +93,27 @@ def load_tagged(
     return Dataset.from_dict(collected, features=TAGGED_FEATURES)
 
 
+def first_tokens(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int | None]:
+    """The first token of every word of a sentence, None of a word that has none.
+
+    Args:
+        words: of the sentence, which was read with a space between each two.
+        spans: for every token the first character and the one after the last; equal where there is none.
+    """
+    places: list[int | None] = []
+    begin, token = 0, 0
+    for word in words:
+        end = begin + len(word)
+        while token < len(spans) and (spans[token][1] <= begin or spans[token][0] == spans[token][1]):
+            token += 1
+        found = token < len(spans) and spans[token][0] < end
+        places.append(token if found else None)
+        # One token has one tag, that of the first word in it.
+        token += found
+        begin = end + 1
+    return places
+
+
 def _kind(file: Path) -> str | None:
     """`columns`, or the format of a table with lists in it, or None."""
     name = file.name.lower().removesuffix(".gz")

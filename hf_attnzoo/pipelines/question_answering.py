@@ -187,8 +187,13 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
 
 def longest_window(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Tokens of a window where nobody says otherwise: 384, or as many as model and tokenizer allow."""
+    return min(384, most_tokens(model, tokenizer))
+
+
+def most_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens of the longest text that model and tokenizer allow."""
     config = model.config
-    limits = [384, tokenizer.model_max_length]
+    limits = [tokenizer.model_max_length]
     table = getattr(config, "max_position_embeddings", None)
     if isinstance(table, int) and table > 0:
         # The positions of RoBERTa's kin begin after that of padding.

@@ -8,7 +8,7 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from hf_attnzoo.data import load_tagged
+from hf_attnzoo.data import first_tokens, load_tagged
 
 ROWS = [
     {"tokens": ["Marie", "Curie", "sat"], "tags": ["B-PER", "I-PER", "O"]},
@@ -88,3 +88,12 @@ def test_what_is_wrong_is_told_by_its_line(tmp_path, name, content, message):
 def test_nothing_by_that_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
         load_tagged(tmp_path / "nowhere", "train")
+
+
+def test_the_first_token_of_every_word():
+    # a bc d: `a`, a space, `b`, `c`, nothing, and `d` with the space before it
+    spans = [(0, 0), (0, 1), (1, 2), (2, 3), (3, 4), (4, 4), (4, 6), (0, 0)]
+    assert first_tokens(["a", "bc", "d"], spans) == [1, 3, 6]
+    # One token for two words is the first one's, and what was cut off has none.
+    assert first_tokens(["a", "b", "c"], [(0, 3)]) == [0, None, None]
+    assert first_tokens(["a", "b"], [(0, 1), (0, 1), (2, 3)]) == [0, 2]

@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, pipeline
 from typer.testing import CliRunner
 
 import hf_attnzoo
+from hf_attnzoo.app import load_demo
 from hf_attnzoo.cli import app
 from hf_attnzoo.hub import STARTERS, average_checkpoints, check_card, find_model
 from hf_attnzoo.recipes import find_recipe, load_recipe
@@ -188,6 +189,24 @@ def test_the_other_commands(tmp_path, monkeypatch):
         starting_point(recipe, hf_attnzoo.FAMILIES["rnnsearch"]),
     ):
         pass
+
+
+@pytest.mark.parametrize("command", [["write"], ["few-shot", "grammar", "He have a dog."]])
+def test_commands_for_other_models_know_the_names_too(command):
+    result = CliRunner().invoke(app, [command[0], "dates-rnnsearch", *command[1:]])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("attnzoo: dates-rnnsearch: a model of rnnsearch is for attnzoo translate, ")
+
+
+def test_conversions_know_the_names_too(tmp_path):
+    # It is found, and has a setting that no model of transformers' has
+    result = CliRunner().invoke(app, ["convert", "dates-transformer", str(tmp_path / "there"), "--to", "transformers"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "norm_first=True has no place in transformers' Marian" in result.stderr
+
+
+def test_a_page_of_one():
+    assert load_demo("dates-rnnsearch").name == "dates-rnnsearch"
 
 
 def test_they_are_listed_with_a_command_each():

@@ -12,7 +12,6 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 from hf_attnzoo.evaluation import tagging_metrics
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
-from hf_attnzoo.recipes.tasks.token_classification import first_tokens
 
 QUIET = Console(quiet=True)
 NAMES = {"Marie": "PER", "Curie": "PER", "Paris": "LOC", "Loire": "LOC"}
@@ -126,15 +125,6 @@ def test_words_that_were_cut_off_are_none(sentences, tmp_path):
     # All words are counted, those too that were cut off.
     assert result.metrics["accuracy_signature"] == "sentences:8|words:48"
     assert any(len(tokenizer(" ".join(row["tokens"])).input_ids) > 8 for row in rows)
-
-
-def test_the_first_token_of_every_word():
-    # a bc d: `a`, a space, `b`, `c`, nothing, and `d` with the space before it
-    spans = [(0, 0), (0, 1), (1, 2), (2, 3), (3, 4), (4, 4), (4, 6), (0, 0)]
-    assert first_tokens(["a", "bc", "d"], spans) == [1, 3, 6]
-    # One token for two words is the first one's, and what was cut off has none.
-    assert first_tokens(["a", "b", "c"], [(0, 3)]) == [0, None, None]
-    assert first_tokens(["a", "b"], [(0, 1), (0, 1), (2, 3)]) == [0, 2]
 
 
 @pytest.mark.parametrize(

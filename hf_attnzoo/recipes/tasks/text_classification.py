@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import plot_grid, summary_attention_map
-from ...data import load_labelled
+from ...data import load_annotated_source
 from ...evaluation import wilson_interval
 from ...evaluation.classification import CLASSIFICATION_METRICS, classification_metrics
 from ...hub import CardTexts
@@ -38,7 +38,7 @@ class TextClassificationTask(ClassifyingTask):
     own_data = "attnzoo train sentence-classification data.source=YOUR_TEXTS.csv"
 
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
-        rows = load_labelled(source, **options)
+        rows = load_annotated_source("text-classification", source, **options)
         if training:
             self.labels = tuple(sorted(set(rows["label"]), key=lambda name: (not name.isdecimal(), len(name), name)))
             if names := options.get("label_names"):

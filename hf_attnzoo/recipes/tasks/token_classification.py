@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DataCollatorForTokenClassification, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
-from ...data import load_tagged
+from ...data import first_tokens, load_annotated_source
 from ...evaluation import score_interval
 from ...evaluation.tagging import TAGGING_METRICS, entities, tagging_metrics, tagging_statistics
 from ...hub import CardTexts
@@ -45,7 +45,7 @@ class TokenClassificationTask(ClassifyingTask):
     own_data = "attnzoo train token-classification data.source=YOUR_SENTENCES.conll"
 
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
-        rows = load_tagged(source, **options)
+        rows = load_annotated_source("token-classification", source, **options)
         if training:
             found = {tag for tags in rows["tags"] for tag in tags}
             self.labels = tuple(options.get("tag_names") or sorted(found, key=_order))
@@ -179,27 +179,6 @@ class TokenClassificationTask(ClassifyingTask):
 def best_classes(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
     """What evaluation keeps of logits `(B, T, L)`, the first of several outputs: the best classes, shape `(B, T)`."""
     return whole(logits).argmax(dim=-1)
-
-
-def first_tokens(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int | None]:
-    """The first token of every word of a sentence, None of a word that has none.
-
-    Args:
-        words: of the sentence, which was read with a space between each two.
-        spans: for every token the first character and the one after the last; equal where there is none.
-    """
-    places: list[int | None] = []
-    begin, token = 0, 0
-    for word in words:
-        end = begin + len(word)
-        while token < len(spans) and (spans[token][1] <= begin or spans[token][0] == spans[token][1]):
-            token += 1
-        found = token < len(spans) and spans[token][0] < end
-        places.append(token if found else None)
-        # One token has one tag, that of the first word in it.
-        token += found
-        begin = end + 1
-    return places
 
 
 def _order(tag: str) -> tuple[Any, ...]:
