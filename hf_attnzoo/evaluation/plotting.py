@@ -82,8 +82,8 @@ def plot_by_length(
     for number, (name, report) in enumerate(reports.items()):
         middles = [(each.low + each.high) / 2 for each in report]
         scores = [each.scores[measure] for each in report]
-        # Where nothing is known of it the band has no width
-        known = [each.intervals.get(measure, (each.scores[measure],) * 2) for each in report]
+        # Where nothing is known of it the band has a gap: without a width it would look certain
+        known = [each.intervals.get(measure, (math.nan, math.nan)) for each in report]
         low, high = zip(*known, strict=True)
         ends[name] = (scores[-1], draw_line(axes, number, middles, scores, low, high))
 
