@@ -639,8 +639,8 @@ def _purpose(model: str) -> str:
     """What a model is evaluated for: what its head is for, or its family."""
     from transformers import AutoConfig
 
-    with _named(model):
-        names = AutoConfig.from_pretrained(model).architectures or [""]
+    with _named(model) as place:
+        names = AutoConfig.from_pretrained(place).architectures or [""]
     for ending, task in _ENDINGS.items():
         if names[0].endswith(ending):
             return task
@@ -786,8 +786,8 @@ def _judged(
         if Path(system).is_file():
             loaded.append(list(_lines(Path(system))))
         else:
-            with _named(system):
-                loaded.append(pipeline(judged.pipeline, model=system))
+            with _named(system) as place:
+                loaded.append(pipeline(judged.pipeline, model=place))
     report, answers = judged_report(
         judged,
         loaded,
@@ -841,8 +841,8 @@ def _guessed(
     for system in systems:
         if Path(system).is_file():
             raise ValueError(f"{system} is a file, and masked words are guessed by models")
-        with _named(system):
-            model, tokenizer = AutoModelForMaskedLM.from_pretrained(system), AutoTokenizer.from_pretrained(system)
+        with _named(system) as place:
+            model, tokenizer = AutoModelForMaskedLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
         vocabularies.append(tokenizer.get_vocab())
         if vocabularies[0] != vocabularies[-1]:
             raise ValueError(f"{' and '.join(systems)} have different vocabularies, and so different words are masked")

@@ -15,6 +15,8 @@ told();
 new ResizeObserver(told).observe(document.documentElement);
 </script></body>"""
 
+_MEANT = {"score": ' title="log-probability in nats, by length; the bar is what that is per token"'}
+
 
 def styles() -> str:
     """The style sheet of the page."""
@@ -37,7 +39,7 @@ def header(demo: Demo) -> str:
 
 def table(answer: Answer) -> str:
     """The rows of an answer, best first."""
-    headings = "".join(f"<th>{escape(column)}</th>" for column in answer.columns)
+    headings = "".join(f"<th{_MEANT.get(column, '')}>{escape(column)}</th>" for column in answer.columns)
     rows = []
     for number, row in enumerate(answer.rows):
         first, *others, score = row

@@ -53,7 +53,7 @@ from .squad import SQUAD_METRICS, normalize_answer, squad_exact, squad_f1, squad
 from .tagging import TAGGING_METRICS, entities, tagging_metrics, tagging_statistics
 
 if TYPE_CHECKING:
-    from .in_context import ShotScore, in_context_accuracy, plot_in_context
+    from .in_context import SHOTS, ShotScore, in_context_accuracy, plot_in_context
     from .judging import JUDGED_TASKS, judged_report
     from .likelihood import LIKELIHOOD_METRICS, TextLikelihood, row_losses, text_likelihood
     from .masked import MASKED_METRICS, masked_likelihood, masked_scores, masked_statistics
@@ -107,6 +107,7 @@ __all__ = [
     "in_context_accuracy",
     "plot_in_context",
     "ShotScore",
+    "SHOTS",
     "text_likelihood",
     "TextLikelihood",
     "row_losses",
@@ -154,6 +155,7 @@ _LAZY = {
     "in_context_accuracy": "in_context",
     "plot_in_context": "in_context",
     "ShotScore": "in_context",
+    "SHOTS": "in_context",
     "text_likelihood": "likelihood",
     "TextLikelihood": "likelihood",
     "row_losses": "likelihood",

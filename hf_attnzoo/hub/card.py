@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..evaluation import ShotScore
 from ..evaluation.names import SCORE_NAMES
 
 Row = TypeVar("Row")
@@ -79,6 +80,8 @@ class RunFacts:
         best_metric: which of them chose the checkpoint.
         hub_datasets: names on the Hub of data that comes from there.
         attends: whether the model has attention.
+        shots: how many queries it got right after so many examples in its prompt. With them `shots.png` lies beside
+            the card.
         lora: rank of its factors and number of parameters that were trained, with LoRA. Default: `None`, all were.
     """
 
@@ -107,6 +110,7 @@ class RunFacts:
     hub_datasets: Sequence[str] = ()
     attends: bool = True
     lora: tuple[int, int] | None = None
+    shots: Sequence[ShotScore] = ()
 
 
 def hardware() -> str:
@@ -148,6 +152,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         "## Results",
         results_table(facts.metrics, facts.intervals),
         *(["![Attention maps](attention.png)"] if facts.has_map else []),
+        *_shots(facts.shots),
         "## Samples",
         samples_table(facts.kind, facts.samples),
         "## Data",
@@ -220,6 +225,25 @@ def results_table(metrics: Mapping[str, float | str], intervals: Mapping[str, tu
 def samples_table(kind: CardTexts, samples: Sequence[tuple[str, ...]]) -> str:
     """What a model wrote, beside what it should have; see `RunFacts` for the arguments."""
     return _table(kind.sample_columns, [[_verbatim(text) for text in row] for row in samples])
+
+
+def _shots(scores: Sequence[ShotScore]) -> list[str]:
+    if not scores:
+        return []
+    rows = [
+        (
+            str(each.shots),
+            f"{each.right:,} of {each.total:,}",
+            f"{each.accuracy:.4f}",
+            "{:.4f} to {:.4f}".format(*each.interval),
+        )
+        for each in scores
+    ]
+    return [
+        "Right answers to tasks and words that are not in training, by the number of examples in the prompt:",
+        "![Right answers by the number of examples](shots.png)",
+        _table(("examples", "right", "share", "95 % interval"), rows),
+    ]
 
 
 def _scores(metrics: Mapping[str, float | str]) -> dict[str, float]:

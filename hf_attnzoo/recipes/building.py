@@ -247,6 +247,8 @@ def build_trainer(
     if recipe.data.shift_blocks:
         if task.writes:
             raise ValueError("data.shift_blocks=True is for language models: leave it out")
+        if not recipe.data.join_texts:
+            raise ValueError("data.shift_blocks=True needs data.join_texts=true, texts that follow each other")
         rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
         # Which are full, as all shifted ones are.
         train = train.select(range(len(rows)))

@@ -175,6 +175,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         best_metric=recipe.evaluation.best_metric,
         hub_datasets=hub_datasets(recipe),
         lora=None if adapter is None else (recipe.training.lora.rank, adapter.trained),
+        shots=outcome.shots,
         attends=hasattr(model.config, "num_attention_heads") or getattr(model.config, "attention", "none") != "none",
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)

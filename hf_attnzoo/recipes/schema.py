@@ -33,6 +33,8 @@ class DataSection:
         max_source_length: longest source, in tokens. None: no limit.
         max_target_length: longest target, in tokens. None: no limit.
         block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
+        join_texts: whether the texts of a language model follow each other in its blocks; otherwise every text begins
+            a block.
         shift_blocks: whether the blocks of the training split begin elsewhere in every epoch.
         stride: tokens of a text that a window of it shares with the next, for question answering. None: 128, or half
             of what a window has room for, if that is less.
@@ -52,6 +54,7 @@ class DataSection:
     max_source_length: int | None = None
     max_target_length: int | None = None
     block_size: int | None = None
+    join_texts: bool = True
     shift_blocks: bool = False
     stride: int | None = None
     on_too_long: str = "skip"
