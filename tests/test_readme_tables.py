@@ -134,6 +134,28 @@ def test_the_classes_and_tasks_of_the_families():
     assert found == expected
 
 
+def test_the_layers_that_adapters_find(models):
+    luong = FAMILIES["luong"]
+    choices = ({"score": "concat", "input_feeding": True}, {"bridge": "linear"})
+    others = [luong.config_class.from_preset("tiny", vocab_size=20, **choice) for choice in choices]
+    built = {name: [model] for name, model in models.items()}
+    built["luong"] += [luong.model_class(luong.head)(config) for config in others]
+    expected = {
+        name: {
+            # A layer in a list has a number for a name, and is named with its list
+            re.search(r"[a-z_]+(\.\d+)?$", path)[0]
+            for model in variants
+            for path, module in model.named_modules()
+            # By what peft goes by, and without the vocabulary's head, which it leaves out
+            if hasattr(module, "in_features") and module is not model.get_output_embeddings()
+        }
+        for name, variants in built.items()
+    }
+    _, *rows = table("family | attention | recurrence or feed-forward")
+    found = {row[0].strip("`"): set(re.findall(r"`([^`]+)`", "".join(row[1:]))) for row in rows}
+    assert found == expected
+
+
 def test_the_code_of_the_papers_is_there():
     places = re.findall(r"\[`([\w.]+)`\]\((hf_attnzoo/[\w/]+)\.py\)", README)
     named = [(*name.split("."), path) for name, path in places if name.startswith(f"{Path(path).name}.")]
