@@ -104,8 +104,8 @@ def in_context(
         min_length: fewest letters of a word, at least 1 in `train` and at least 3 elsewhere: words of one or two
             letters are too few to be dealt out, and all of them are in `train`.
         max_length: most; lengths are drawn uniformly.
-        kinds: of the tasks, each as likely: see `KINDS`. Few of the simple ones are in `validation` and `test`, or
-            none.
+        kinds: of the tasks, each as likely, one that is named twice twice so: see `KINDS`; a simple one also by its
+            own name, such as `copy`. Few of the simple ones are in `validation` and `test`, or none.
         same_length: whether all words of a row have one length, so that its examples stand at equal distances.
         own_letters: whether each row uses some of the letters only, 2 or more of them. Its words are then drawn with
             replacement, and may come back; else they are distinct.
@@ -154,10 +154,12 @@ def draw_task(generator: random.Random, kind: str, letters: int = 12) -> StringT
 
     Args:
         generator: that draws it.
-        kind: one of `KINDS`.
+        kind: one of `KINDS`, or the name of a simple task.
         letters: of the alphabet that shifts and maps know.
     """
     alphabet = string.ascii_lowercase[:letters]
+    if kind in _SIMPLE:
+        return StringTask(kind, "simple", _SIMPLE[kind])
     if kind == "composed":
         first, second = (draw_task(generator, ("simple", "shift")[pick(generator, 2)], letters) for _ in range(2))
         return StringTask(f"{first.name}, then {second.name}", kind, lambda word: second.apply(first.apply(word)))
@@ -215,8 +217,11 @@ class _Wanted:
                 f"min_length={self.min_length}, max_length={self.max_length}: lengths must ascend from at least "
                 f"{least} in split {self.split!r}"
             )
-        if not self.kinds or not set(self.kinds) <= set(KINDS):
-            raise ValueError(f"kinds={list(self.kinds)!r} must be a list of some of {', '.join(KINDS)}")
+        if not self.kinds or not set(self.kinds) <= {*KINDS, *_SIMPLE}:
+            raise ValueError(
+                f"kinds={list(self.kinds)!r} must be a list of some of {', '.join(KINDS)}, or names of simple tasks: "
+                f"{', '.join(_SIMPLE)}"
+            )
 
     def draw(self, generator: random.Random) -> Episode | None:
         """Examples of a task, or None where it is in another split."""
