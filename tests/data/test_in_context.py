@@ -91,7 +91,9 @@ def test_no_task_and_no_word_of_the_test_is_in_training():
 
 
 def test_kinds_can_be_simple_tasks_by_name():
-    tasks = [episode.task.name for episode in in_context_episodes("train", 200, kinds=["copy", "copy", "map"], shots=2)]
+    tasks = [
+        episode.task.name for episode in in_context_episodes("train", 200, kinds=["copy", "copy", "map"], shots=2)
+    ]
     # Two of three, within five standard deviations; some maps are in other splits
     assert 100 < tasks.count("copy") < 175
     assert all(task == "copy" or task.startswith("map to ") for task in tasks)
