@@ -14,7 +14,8 @@ import typer
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Folder of a saved model, or its name on the Hub.")
+    str,
+    typer.Argument(metavar="MODEL", help="Folder of a saved model, one of `attnzoo starters`, or a name on the Hub."),
 ]
 BeamsOption = Annotated[
     int | None, typer.Option("--beams", "-b", min=1, help="Hypotheses of beam search; 1 is greedy.")
@@ -335,12 +336,12 @@ def open_page(
         raise typer.BadParameter("--export writes a folder and shows no page: leave out --host, --port and --share")
     with _plain_errors():
         import_gradio()
-        with _named(model):
-            demo = load_demo(model)
+        with _named(model) as place:
+            demo = load_demo(place)
         if export is None:
             serve(demo, host or "127.0.0.1", port, share)
             return
-        export_space(demo, model, export)
+        export_space(demo, place, export)
     typer.echo(f"{export}: a Space. Try it: python {export / 'app.py'}; bring it to the Hub:")
     typer.echo(f"hf repos create USER/NAME --type space --sdk gradio; hf upload USER/NAME {export} --type space")
 
@@ -350,7 +351,8 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="Folder of a saved model, its name on the Hub, or a file of outputs, one a line."
+            metavar="MODEL",
+            help="Folder of a saved model, one of `attnzoo starters`, a name on the Hub, or a file of outputs.",
         ),
     ],
     data: Annotated[str, typer.Argument(help="File, folder, dataset on the Hub, or a built-in source such as dates.")],
@@ -364,7 +366,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="Scores, with commas between them. Default: exact_match,token_error_rate,bleu,chrf, or those of a "
-            "language model."
+            "language model, of classes, of tags, or of answers."
         ),
     ] = None,
     tokenize: Annotated[str, typer.Option(help="Tokens of BLEU, GLEU and the token scores.")] = "13a",
@@ -372,7 +374,9 @@ def evaluate(
     bins: Annotated[
         str | None, typer.Option(help="Report by source length: tokens that a bin is wide, or edges such as 1,10,20.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw it, or which classes are taken for each other: .png, .svg or .pdf.")
+    ] = None,
     measure: Annotated[
         str | None, typer.Option(help="Score of that report. Default: bleu if it is one of the scores, or the first.")
     ] = None,
@@ -387,11 +391,17 @@ def evaluate(
     block_size: Annotated[
         int | None, typer.Option(min=2, help="Tokens that a language model reads at a time. Default: all it can.")
     ] = None,
+    masking: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of a masked language model: unit=word, ...")
+    ] = None,
     batch_size: BatchOption = 32,
     seed: Annotated[int, typer.Option(help="Of what intervals and tests draw.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score what a model writes for a dataset, translations or captions, or how well it foresees a text."""
+    """Score what a model writes for a dataset, translations or captions, or how well it foresees a text.
+
+    Or what it says of texts, of their words, or of questions about them, and how well it guesses masked words.
+    """
     from .recipes.reading import read_yaml
     from .recipes.reporting import make_console
 
@@ -402,7 +412,31 @@ def evaluate(
             raise ValueError(f"name_or_path={arguments['name_or_path']}: the data has been named already, {data}")
         systems = [model] if against is None else [model, against]
         task = _evaluated_task(systems, data)
-        if task == "causal-lm":
+        if masking and task != "masked-lm":
+            raise ValueError(f"--masking {masking[0]} is for masked language models")
+        if block_size is not None and task not in ("causal-lm", "masked-lm"):
+            raise ValueError(f"--block-size {block_size} is for language models")
+        if task in _JUDGED or task == "masked-lm":
+            guessing = task == "masked-lm"
+            _only_for_texts(
+                bins=bins,
+                picture=picture if task != "text-classification" else None,
+                measure=measure,
+                worst=worst or None if guessing else None,
+                worst_by=worst_by if worst_by != "chrf" else None,
+                output=output if guessing else None,
+                beams=beams,
+                max_new_tokens=max_new_tokens,
+                generate=generate,
+                lowercase=lowercase or None,
+                tokenize=tokenize if tokenize != "13a" else None,
+            )
+        if task == "masked-lm":
+            chosen = {key: read_yaml(value, key) for key, value in map(_key_value, masking or [])}
+            report, tables = _guessed(systems, data, arguments, names, block_size, chosen, batch_size, seed)
+        elif task in _JUDGED:
+            report, tables = _judged(systems, task, data, arguments, names, worst, picture, output, batch_size, seed)
+        elif task == "causal-lm":
             _only_for_texts(
                 against=against,
                 bins=bins,
@@ -417,8 +451,6 @@ def evaluate(
             )
             report, tables = _foreseen(model, data, arguments, names, block_size, batch_size, seed)
         else:
-            if block_size is not None:
-                raise ValueError(f"--block-size {block_size} is for language models")
             generation = _generation_options(num_beams=beams, max_new_tokens=max_new_tokens)
             generation |= {key: read_yaml(value, key) for key, value in map(_key_value, generate or [])}
             report, tables = _written(
@@ -464,10 +496,11 @@ def convert(
     from transformers.utils import logging
 
     from .conversion import convert as convert_checkpoint
+    from .hub import find_model
 
     logging.disable_progress_bar()
     with _plain_errors():
-        convert_checkpoint(source, target, to)
+        convert_checkpoint(find_model(source), target, to)
     typer.echo(f"{source}: converted to {target}")
 
 
@@ -489,7 +522,12 @@ def average(
 
 @app.command()
 def card(
-    folder: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that a run has saved its model in.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="Folder that a run has saved its model in, or one of `attnzoo starters`."
+        ),
+    ],
     target: Annotated[Path, typer.Argument(metavar="NAME", help="Where to, such as model_cards/dates.")],
 ) -> None:
     """Copy the card of a run and its pictures to where cards are collected, under a name of their own."""
@@ -502,7 +540,10 @@ def card(
 
 @app.command()
 def push(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that a run has saved its model in.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder that a run has saved its model in, or one of `attnzoo starters`."),
+    ],
     repo: Annotated[str, typer.Argument(metavar="REPO", help="USER/NAME on the Hub, or NAME; made if need be.")],
     private: Annotated[bool, typer.Option("--private", help="Make a repository that its owner alone sees.")] = False,
     with_code: Annotated[
@@ -552,13 +593,28 @@ def families() -> None:
     typer.echo(f"recipes: {', '.join(shipped_recipes())}")
 
 
+@app.command()
+def starters() -> None:
+    """List the trained models that come with the package; wherever a command takes a model, it takes their names."""
+    from .hub import STARTERS
+    from .recipes.reporting import make_console
+
+    rows = []
+    for name, starter in STARTERS.items():
+        size = f"{starter.size / 1e6:.1f} MB"
+        rows.append((name, starter.summary, starter.family.name, f"{starter.parameters:,}", size, starter.recipe))
+    make_console().print(_table(("name", "what it does", "family", "parameters", "size", "recipe"), rows))
+    for starter in STARTERS.values():
+        typer.echo(shlex.join(starter.example))
+
+
 def _evaluated_task(systems: list[str], data: str) -> str:
     """What systems are for that may be models or files of outputs; of files alone the data tells."""
     from .data.captions import METADATA
     from .data.sources import CAPTION_SOURCES
 
     models = [system for system in systems if not Path(system).is_file()]
-    tasks = {_check_task(system, "seq2seq", "image-to-text", "causal-lm") for system in models}
+    tasks = {_purpose(system) for system in models}
     if not tasks:
         pictures = data in CAPTION_SOURCES or Path(data).name in METADATA
         pictures = pictures or any(any(Path(data).glob(f"{depth}{name}")) for name in METADATA for depth in ("", "*/"))
@@ -566,6 +622,29 @@ def _evaluated_task(systems: list[str], data: str) -> str:
     if len(tasks) > 1:
         raise ValueError(f"{' and '.join(systems)} are for different things, {' and '.join(sorted(tasks))}")
     return tasks.pop()
+
+
+# What the name of a model's class ends with -> what commands other than that of its family evaluate it for
+_ENDINGS = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMaskedLM": "masked-lm",
+    "ForPreTraining": "masked-lm",
+}
+_JUDGED = ("text-classification", "token-classification", "question-answering")
+
+
+def _purpose(model: str) -> str:
+    """What a model is evaluated for: what its head is for, or its family."""
+    from transformers import AutoConfig
+
+    with _named(model) as place:
+        names = AutoConfig.from_pretrained(place).architectures or [""]
+    for ending, task in _ENDINGS.items():
+        if names[0].endswith(ending):
+            return task
+    return _check_task(model, "seq2seq", "image-to-text", "causal-lm")
 
 
 def _only_for_texts(**options: Any) -> None:
@@ -664,8 +743,8 @@ def _foreseen(
         if name not in LIKELIHOOD_METRICS:
             raise ValueError(f"--metrics has {name!r}; those of a language model are {', '.join(LIKELIHOOD_METRICS)}")
     texts = load_text_source(data, **arguments)["text"]
-    with _named(model):
-        loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    with _named(model) as place:
+        loaded, tokenizer = AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
     likelihood = text_likelihood(loaded, tokenizer, list(texts), block_size=block_size, batch_size=batch_size)
     tokens = int(likelihood.losses[:, 1].sum())
     report: dict[str, Any] = {"tokens": tokens, "intervals": {}}
@@ -678,11 +757,108 @@ def _foreseen(
     return report, report_tables(report, names, [model], f"{tokens:,} tokens of {data}")
 
 
+def _judged(
+    systems: list[str],
+    task: str,
+    data: str,
+    arguments: dict[str, Any],
+    names: list[str] | None,
+    worst: int,
+    picture: Path | None,
+    output: Path | None,
+    batch_size: int,
+    seed: int,
+) -> tuple[dict[str, Any], list[Any]]:
+    """Report and tables on what systems say of texts."""
+    from transformers import pipeline
+
+    from .attention_maps.plotting import check_format
+    from .data import load_annotated_source
+    from .evaluation import JUDGED_TASKS, judged_report, plot_confusion, report_tables
+
+    if picture is not None:
+        check_format(picture)
+    judged = JUDGED_TASKS[task]
+    rows = load_annotated_source(task, data, **arguments)
+    names = names or list(judged.metrics)
+    loaded: list[Any] = []
+    for system in systems:
+        if Path(system).is_file():
+            loaded.append(list(_lines(Path(system))))
+        else:
+            with _named(system) as place:
+                loaded.append(pipeline(judged.pipeline, model=place))
+    report, answers = judged_report(
+        judged,
+        loaded,
+        rows,
+        names,
+        worst=worst,
+        batch_size=batch_size,
+        track=lambda number, given: _tracked(given, systems[number], len(rows)),
+        seed=seed,
+    )
+    report = {judged.unit: len(rows)} | report
+    if output is not None:
+        _write_lines(answers[0].lines, output)
+    if picture is not None:
+        plot_confusion(
+            report["confusion"]["classes"], report["confusion"]["counts"], picture, title=_labels(systems)[0]
+        )
+    return report, report_tables(report, names, _labels(systems), f"{len(rows):,} {judged.unit} of {data}")
+
+
+def _guessed(
+    systems: list[str],
+    data: str,
+    arguments: dict[str, Any],
+    names: list[str] | None,
+    block_size: int | None,
+    masking: dict[str, Any],
+    batch_size: int,
+    seed: int,
+) -> tuple[dict[str, Any], list[Any]]:
+    """Report and tables on how well masked language models guess words."""
+    import inspect
+
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    from .data import MaskingCollator, load_text_source
+    from .evaluation import MASKED_METRICS, masked_likelihood, masked_statistics, parts_report, report_tables
+    from .pipelines.question_answering import most_tokens
+
+    names = names or list(MASKED_METRICS)
+    for name in names:
+        if name not in MASKED_METRICS:
+            raise ValueError(f"--metrics has {name!r}; those of masked words are {', '.join(MASKED_METRICS)}")
+    known = [name for name in inspect.signature(MaskingCollator).parameters if name != "tokenizer"]
+    for name in masking:
+        if name not in known:
+            raise ValueError(f"--masking {name}={masking[name]}: there are {', '.join(known)}")
+    masking = {"unit": "token", "probability": 0.15, "seed": 0} | masking
+    texts = list(load_text_source(data, **arguments)["text"])
+    parts, vocabularies = [], []
+    for system in systems:
+        if Path(system).is_file():
+            raise ValueError(f"{system} is a file, and masked words are guessed by models")
+        with _named(system) as place:
+            model, tokenizer = AutoModelForMaskedLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
+        vocabularies.append(tokenizer.get_vocab())
+        if vocabularies[0] != vocabularies[-1]:
+            raise ValueError(f"{' and '.join(systems)} have different vocabularies, and so different words are masked")
+        # Blocks of the first system are those of both: they guess the same words.
+        block_size = block_size or most_tokens(model, tokenizer)
+        sums = masked_likelihood(model, tokenizer, texts, block_size=block_size, batch_size=batch_size, **masking)
+        tokens = int(sums[:, 2].sum())
+        settings = f"unit:{masking['unit']}|share:{masking['probability']}|masks:seed {masking['seed']}"
+        signature = f"{settings}|block:{block_size}|tokens:{tokens}"
+        parts.append({name: masked_statistics(name, sums, signature) for name in names})
+    report = {"tokens": tokens} | parts_report(*parts, seed=seed)
+    return report, report_tables(report, names, _labels(systems), f"{tokens:,} masked tokens of {data}")
+
+
 def _outputs(system: str, task: str, rows: Any, generation: dict[str, Any], batch_size: int) -> list[str]:
     """What a model writes for rows, or a file says that it has written."""
-    from rich.console import Console
-    from rich.progress import track
-
     if Path(system).is_file():
         lines = list(_lines(Path(system)))
         if len(lines) != len(rows):
@@ -692,9 +868,16 @@ def _outputs(system: str, task: str, rows: Any, generation: dict[str, Any], batc
     # One at a time: pictures would fill the memory
     inputs = (row[column] for row in rows.select_columns([column]))
     results = _pipeline(system, task)(inputs, batch_size=batch_size, **generation)
+    return [outputs[0][key] for outputs in _tracked(results, system, len(rows))]
+
+
+def _tracked(results: Any, system: str, total: int) -> Any:
+    """Results as they come, with a bar in a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
     console = Console(stderr=True)
-    counted = track(results, system, len(rows), console=console, transient=True, disable=not console.is_terminal)
-    return [outputs[0][key] for outputs in counted]
+    return track(results, system, total, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _write_lines(lines: list[str], file: Path) -> None:
@@ -816,8 +999,8 @@ def _load(model: str) -> tuple[Any, Any]:
     """A model of any family, with the head that writes where it has one, and its tokenizer or processor."""
     import transformers
 
-    with _named(model):
-        config = transformers.AutoConfig.from_pretrained(model)
+    with _named(model) as place:
+        config = transformers.AutoConfig.from_pretrained(place)
         processor = transformers.AutoTokenizer
         if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
             head, processor = transformers.AutoModelForImageTextToText, transformers.AutoProcessor
@@ -827,23 +1010,23 @@ def _load(model: str) -> tuple[Any, Any]:
             head = transformers.AutoModel
         else:
             head = transformers.AutoModelForCausalLM
-        return head.from_pretrained(model), processor.from_pretrained(model)
+        return head.from_pretrained(place), processor.from_pretrained(place)
 
 
 def _pipeline(model: str, task: str = "seq2seq") -> Any:
     from transformers import pipeline
 
     _check_task(model, task)
-    with _named(model):
-        return pipeline(_PIPELINES[task][0], model=model)
+    with _named(model) as place:
+        return pipeline(_PIPELINES[task][0], model=place)
 
 
 def _few_shot_pipeline(model: str) -> Any:
     from transformers import pipeline
 
     _check_task(model, "causal-lm")
-    with _named(model):
-        return pipeline("attnzoo-few-shot", model=model)
+    with _named(model) as place:
+        return pipeline("attnzoo-few-shot", model=place)
 
 
 def _embedder(embed: str | None) -> Any:
@@ -854,8 +1037,8 @@ def _embedder(embed: str | None) -> Any:
 
     if embed is None or embed in SIMILARITIES:
         return embed
-    with _named(embed):
-        return pipeline("feature-extraction", model=embed)
+    with _named(embed) as place:
+        return pipeline("feature-extraction", model=place)
 
 
 def _fields(text: str) -> str | dict[str, str]:
@@ -884,24 +1067,28 @@ def _family(model: str) -> Any:
 
     from .registry import FAMILIES
 
-    with _named(model):
-        config = AutoConfig.from_pretrained(model)
+    with _named(model) as place:
+        config = AutoConfig.from_pretrained(place)
     return next((family for family in FAMILIES.values() if isinstance(config, family.config_class)), None)
 
 
 @contextmanager
-def _named(model: str) -> Iterator[None]:
-    """Load quietly; a model that can't be had is named."""
+def _named(model: str) -> Iterator[str]:
+    """What to load quietly, a folder or a name on the Hub; a model that can't be had is named."""
     from transformers.utils import logging
 
+    from .hub import find_model
+
     logging.disable_progress_bar()
-    if not Path(model).exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
+    place = find_model(model)
+    if not Path(place).exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
         raise FileNotFoundError(f"{model}: no such folder")
     try:
-        yield
+        yield place
     except OSError as error:
-        if Path(model).is_dir():
+        if Path(place).is_dir():
             raise
         raise FileNotFoundError(
-            f"{model}: no such folder here, and no such model could be had from the Hub ({error})"
+            f"{model}: no such folder here, and no such model could be had from the Hub; "
+            f"`attnzoo starters` has those of the package ({error})"
         ) from error

@@ -13,6 +13,10 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)\)")
 
+# In this order; what a later page says may use what an earlier one has made.
+RUN = ("README.md", "training/studies/README.md")
+PAGES = (*RUN, "training/accelerate/README.md", "CONTRIBUTING.md")
+
 # These set up a machine; `.ci/run` is what runs them.
 SETUP = ("pip install", "python -m pytest", "ruff ")
 
@@ -79,7 +83,7 @@ def run(command: list[str], folder: Path, stdin: str | None = None) -> str:
 
 def test_readme_runs_from_top_to_bottom(folder):
     ran = []
-    for language, text in blocks("README.md"):
+    for language, text in (block for page in RUN for block in blocks(page)):
         if language == "python":
             script = "import transformers; transformers.utils.logging.disable_progress_bar()\n" + text
             run(["python", "-c", script], folder)
@@ -109,10 +113,10 @@ def test_readme_runs_from_top_to_bottom(folder):
     assert (folder / "path_length.png").is_file()
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     links = [link for link in LINK.findall((ROOT / page).read_text(encoding="utf-8")) if "://" not in link]
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
 
 
 def test_ci_runs_the_commands_of_the_readme():

@@ -38,21 +38,22 @@ from transformers.pipelines import PIPELINE_REGISTRY
 import tempfile
 
 config = AutoConfig.for_model("attnzoo_rnnsearch", vocab_size=9, hidden_size=4, embedding_size=4, maxout_size=4)
-folder = tempfile.mkdtemp()
-AutoModelForSeq2SeqLM.from_config(config).save_pretrained(folder)
-hf_attnzoo.train_tokenizer("character", ["abc"], ["abc"]).save_pretrained(folder)
-pipe = pipeline("attnzoo-translation", model=folder)
-answers = [
-    type(config) is hf_attnzoo.RNNSearchConfig,
-    type(AutoConfig.from_pretrained(folder)) is hf_attnzoo.RNNSearchConfig,
-    type(AutoModel.from_config(config)) is hf_attnzoo.RNNSearchModel,
-    type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is hf_attnzoo.RNNSearchForConditionalGeneration,
-    type(AutoTokenizer.from_pretrained(folder)) is hf_attnzoo.AttnZooTokenizer,
-    type(pipe) is hf_attnzoo.TranslationPipeline,
-    type(pipe.model) is hf_attnzoo.RNNSearchForConditionalGeneration,
-    "attnzoo-translation" in PIPELINE_REGISTRY.get_supported_tasks(),
-    PIPELINE_REGISTRY.check_task("attnzoo-captioning")[1]["impl"] is hf_attnzoo.CaptioningPipeline,
-]
+# Gone before the process ends by os._exit
+with tempfile.TemporaryDirectory() as folder:
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(folder)
+    hf_attnzoo.train_tokenizer("character", ["abc"], ["abc"]).save_pretrained(folder)
+    pipe = pipeline("attnzoo-translation", model=folder)
+    answers = [
+        type(config) is hf_attnzoo.RNNSearchConfig,
+        type(AutoConfig.from_pretrained(folder)) is hf_attnzoo.RNNSearchConfig,
+        type(AutoModel.from_config(config)) is hf_attnzoo.RNNSearchModel,
+        type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is hf_attnzoo.RNNSearchForConditionalGeneration,
+        type(AutoTokenizer.from_pretrained(folder)) is hf_attnzoo.AttnZooTokenizer,
+        type(pipe) is hf_attnzoo.TranslationPipeline,
+        type(pipe.model) is hf_attnzoo.RNNSearchForConditionalGeneration,
+        "attnzoo-translation" in PIPELINE_REGISTRY.get_supported_tasks(),
+        PIPELINE_REGISTRY.check_task("attnzoo-captioning")[1]["impl"] is hf_attnzoo.CaptioningPipeline,
+    ]
 """
 
 PARENT = """
@@ -94,7 +95,7 @@ def answers():
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1200,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     assert done.returncode == 0, done.stderr

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 
 import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
+from ..hub import find_model
 from ..registry import FAMILIES
 from .cards import card_examples, card_title, find_card
 from .demo import Demo
@@ -34,7 +35,7 @@ def load_demo(model: str | PathLike, name: str | None = None) -> Demo:
     """Load a model with its tokenizer or processor, ready to be asked.
 
     Args:
-        model: folder of a saved model, or its name on the Hub; of this package or of transformers.
+        model: folder of a saved model, name of a starter, or name on the Hub; of this package or of transformers.
         name: what a page calls it. Default: `None`, the title of its card, the folder's name, or
             that on the Hub.
 
@@ -46,7 +47,7 @@ def load_demo(model: str | PathLike, name: str | None = None) -> Demo:
         ValueError: the model's head is for something else, or it has none.
         OSError: there is no such model.
     """
-    model = fspath(model)
+    model = find_model(model)
     config = AutoConfig.from_pretrained(model)
     head, demo_class = _find_head(config, model)
     loaded, report = getattr(transformers, head).from_pretrained(model, output_loading_info=True)

@@ -15,6 +15,7 @@ import yaml
 from huggingface_hub import ModelCard, SpaceCardData
 
 from .. import __version__
+from ..hub import find_model
 from .cards import find_card
 from .demo import Demo
 from .page import import_gradio
@@ -59,7 +60,7 @@ def export_space(demo: Demo, model: str | PathLike, target: str | PathLike) -> P
 
     Args:
         demo: of the model, from `load_demo`: what goes has been seen to load.
-        model: what it was loaded from, a folder or a name on the Hub.
+        model: what it was loaded from, a folder, the name of a starter, or a name on the Hub.
         target: folder to write, which doesn't exist or is empty.
 
     Returns:
@@ -71,7 +72,7 @@ def export_space(demo: Demo, model: str | PathLike, target: str | PathLike) -> P
         FileNotFoundError: the folder has no weights in safetensors.
     """
     gradio = import_gradio()
-    target, folder = Path(target), Path(model)
+    target, folder = Path(target), Path(find_model(model))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"target={target} holds something: name a new folder")
     local = folder.is_dir()
@@ -83,7 +84,7 @@ def export_space(demo: Demo, model: str | PathLike, target: str | PathLike) -> P
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        _write(scratch, demo, str(model), local, gradio.__version__)
+        _write(scratch, demo, str(folder) if local else str(model), local, gradio.__version__)
         if target.exists():
             target.rmdir()
         scratch.rename(target)

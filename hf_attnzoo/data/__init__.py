@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         CAPTION_SOURCES,
         SOURCES,
         TEXT_SOURCES,
+        load_annotated_source,
         load_caption_source,
         load_source,
         load_text_source,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from .splits import SPLITS, split_of
     from .streaming import StreamedBatches
+    from .tagged import first_tokens, load_tagged
     from .texts import cut_blocks, join_parts, load_texts
 
 _HOMES = {
@@ -80,6 +82,9 @@ _HOMES = {
     "masking_blocks": "masking",
     "masked_once": "masking",
     "load_labelled": "labelled",
+    "load_tagged": "tagged",
+    "first_tokens": "tagged",
+    "load_annotated_source": "sources",
     "load_questions": "questions",
     "TokenBudgetBatchSampler": "batching",
     "StreamedBatches": "streaming",
@@ -122,6 +127,9 @@ __all__ = [
     "masking_blocks",
     "masked_once",
     "load_labelled",
+    "load_tagged",
+    "first_tokens",
+    "load_annotated_source",
     "load_questions",
     "CaptionCollator",
     "BPEDropout",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
+from datasets import Dataset, Image
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
@@ -97,7 +97,9 @@ class Seq2SeqCollator:
 class CaptionCollator:
     """Makes a batch of rows of images and captions, which are decoded, resized and tokenized here, not before.
 
-    `Trainer` needs `remove_unused_columns=False` with it, and `dataloader_num_workers` spreads the work.
+    `Trainer` needs `remove_unused_columns=False` with it, and `dataloader_num_workers` spreads the work. Of a column
+    `Image(decode=False)` it decodes the images itself, and names the one that it can't decode, by its file, and by its
+    number if there is a column `row`.
 
     Args:
         processor: an image processor and a tokenizer in one, called as `processor(images=..., text=...)`.
@@ -120,7 +122,7 @@ class CaptionCollator:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         if len(rows) == 0:
             raise ValueError("rows is empty: a batch needs at least one row")
-        images = [row["image"] for row in rows]
+        images = [_decoded(row) for row in rows]
         if "caption" not in rows[0]:
             return dict(self.processor(images=images, return_tensors="pt"))
         captions = [row["caption"] for row in rows]
@@ -137,6 +139,19 @@ class CaptionCollator:
         if hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         return batch
+
+
+def _decoded(row: Mapping[str, Any]) -> Any:
+    """The image of a row, also where it is still a file, or the bytes of one."""
+    image = row["image"]
+    if not isinstance(image, Mapping):
+        return image
+    try:
+        return Image().decode_example(dict(image))
+    # Pillow's decoders raise whatever a damaged file makes them stumble over
+    except Exception as error:
+        place = f"row {row['row']}: " if "row" in row else ""
+        raise ValueError(f"{place}{image.get('path') or 'an image'}: the image cannot be decoded ({error})") from error
 
 
 def tokenize_pairs(

@@ -19,6 +19,9 @@ IN_CONTEXT_TEMPLATE = "{source}>{target}"
 KINDS = ("simple", "shift", "composed", "map")
 """Kinds of tasks: the named ones, shifts in the alphabet, two tasks one after the other, and letter maps."""
 
+# Letters of the shortest words that are dealt to the splits
+_DEALT = 3
+
 _SIMPLE: dict[str, Callable[[str], str]] = {
     "copy": lambda word: word,
     "reverse": lambda word: word[::-1],
@@ -58,7 +61,7 @@ class Episode:
 
     Args:
         task: the task.
-        pairs: words and what it makes of them, the words distinct.
+        pairs: words and what it makes of them.
     """
 
     task: StringTask
@@ -79,6 +82,8 @@ def in_context(
     min_length: int = 3,
     max_length: int = 5,
     kinds: Sequence[str] = KINDS,
+    same_length: bool = False,
+    own_letters: bool = False,
 ) -> Dataset:
     """Prompts of several examples of a task that is told by nothing else: `"abc>cba\\nfad>daf\\n..."`.
 
@@ -87,16 +92,23 @@ def in_context(
     trains on these texts has its loss on all of their characters, the words too, which can't be foreseen: it never
     comes near 0.
 
+    Looking up is learnt all at once after a long time in which nothing happens. Rows that are easy shorten it: words
+    of one letter, and few letters in a row (`own_letters`), which come back soon and often.
+
     Args:
         split: `train` (90 % of all tasks and of all words), `validation` or `test` (5 % each).
         size: number of rows, which are distinct.
         seed: another seed, other rows of the same split.
         shots: examples of a row.
         letters: how many letters of `a..z` words are made of, and shifts and maps know.
-        min_length: fewest letters of a word, at least 3.
+        min_length: fewest letters of a word, at least 1 in `train` and at least 3 elsewhere: words of one or two
+            letters are too few to be dealt out, and all of them are in `train`.
         max_length: most; lengths are drawn uniformly.
-        kinds: of the tasks, each as likely: see `KINDS`. Few of the simple ones are in `validation` and `test`, or
-            none.
+        kinds: of the tasks, each as likely, one that is named twice twice so: see `KINDS`; a simple one also by its
+            own name, such as `copy`. Few of the simple ones are in `validation` and `test`, or none.
+        same_length: whether all words of a row have one length, so that its examples stand at equal distances.
+        own_letters: whether each row uses some of the letters only, 2 or more of them. Its words are then drawn with
+            replacement, and may come back; else they are distinct.
 
     Returns:
         A dataset with string columns `text` and `task`, the name of the task.
@@ -104,13 +116,13 @@ def in_context(
     Raises:
         ValueError: an argument out of range, or fewer words in a split than a prompt needs.
     """
+    wanted = _Wanted(split, shots, letters, min_length, max_length, tuple(kinds), same_length, own_letters)
 
     def propose(generator: random.Random) -> dict[str, str] | None:
-        episode = _episode(generator, split, shots, letters, min_length, max_length, kinds)
+        episode = wanted.draw(generator)
         # The key by which rows are told apart
         return None if episode is None else {"source": episode.text, "text": episode.text, "task": episode.task.name}
 
-    _check(split, shots, letters, min_length, max_length, kinds)
     rows = [{"text": row["text"], "task": row["task"]} for row in draw_rows("in_context", split, size, seed, propose)]
     return Dataset.from_list(rows, features=Features(dict.fromkeys(("text", "task"), Value("string"))))
 
@@ -124,12 +136,14 @@ def in_context_episodes(
     min_length: int = 3,
     max_length: int = 5,
     kinds: Sequence[str] = KINDS,
+    same_length: bool = False,
+    own_letters: bool = False,
 ) -> list[Episode]:
     """The rows of `in_context` with the tasks themselves; arguments and errors are the same."""
-    _check(split, shots, letters, min_length, max_length, kinds)
+    wanted = _Wanted(split, shots, letters, min_length, max_length, tuple(kinds), same_length, own_letters)
 
     def propose(generator: random.Random) -> dict[str, Episode | str] | None:
-        episode = _episode(generator, split, shots, letters, min_length, max_length, kinds)
+        episode = wanted.draw(generator)
         return None if episode is None else {"source": episode.text, "episode": episode}
 
     return [row["episode"] for row in draw_rows("in_context", split, size, seed, propose)]
@@ -140,10 +154,12 @@ def draw_task(generator: random.Random, kind: str, letters: int = 12) -> StringT
 
     Args:
         generator: that draws it.
-        kind: one of `KINDS`.
+        kind: one of `KINDS`, or the name of a simple task.
         letters: of the alphabet that shifts and maps know.
     """
     alphabet = string.ascii_lowercase[:letters]
+    if kind in _SIMPLE:
+        return StringTask(kind, "simple", _SIMPLE[kind])
     if kind == "composed":
         first, second = (draw_task(generator, ("simple", "shift")[pick(generator, 2)], letters) for _ in range(2))
         return StringTask(f"{first.name}, then {second.name}", kind, lambda word: second.apply(first.apply(word)))
@@ -176,39 +192,62 @@ def task_split(task: StringTask, letters: int = 12) -> str | None:
     return split_of("\n".join(shown))
 
 
-def _episode(
-    generator: random.Random,
-    split: str,
-    shots: int,
-    letters: int,
-    min_length: int,
-    max_length: int,
-    kinds: Sequence[str],
-) -> Episode | None:
-    task = draw_task(generator, kinds[pick(generator, len(kinds))], letters)
-    if task_split(task, letters) != split:
-        return None
-    words: dict[str, None] = {}
-    for _ in range(1000 * shots):
-        length = min_length + pick(generator, max_length - min_length + 1)
-        word = "".join(string.ascii_lowercase[pick(generator, letters)] for _ in range(length))
-        if split_of(word) == split:
-            words[word] = None
-        if len(words) == shots:
-            return Episode(task, tuple((word, task.apply(word)) for word in words))
-    raise ValueError(
-        f"shots={shots} is more than there are words of {min_length} to {max_length} of {letters} letters in split "
-        f"{split!r}"
-    )
+@dataclass(frozen=True)
+class _Wanted:
+    """What the rows shall be like; see `in_context`."""
 
+    split: str
+    shots: int
+    letters: int
+    min_length: int
+    max_length: int
+    kinds: tuple[str, ...]
+    same_length: bool
+    own_letters: bool
 
-def _check(split: str, shots: int, letters: int, min_length: int, max_length: int, kinds: Sequence[str]) -> None:
-    check_split(split)
-    if not 3 <= letters <= 26:
-        raise ValueError(f"letters={letters} must lie in 3..26")
-    if shots < 1:
-        raise ValueError(f"shots={shots} must be at least 1")
-    if not 3 <= min_length <= max_length:
-        raise ValueError(f"min_length={min_length}, max_length={max_length}: lengths must ascend from at least 3")
-    if not kinds or isinstance(kinds, str) or not set(kinds) <= set(KINDS):
-        raise ValueError(f"kinds={kinds!r} must be a list of some of {', '.join(KINDS)}")
+    def __post_init__(self):
+        check_split(self.split)
+        if not 3 <= self.letters <= 26:
+            raise ValueError(f"letters={self.letters} must lie in 3..26")
+        if self.shots < 1:
+            raise ValueError(f"shots={self.shots} must be at least 1")
+        least = 1 if self.split == "train" else _DEALT
+        if not least <= self.min_length <= self.max_length:
+            raise ValueError(
+                f"min_length={self.min_length}, max_length={self.max_length}: lengths must ascend from at least "
+                f"{least} in split {self.split!r}"
+            )
+        if not self.kinds or not set(self.kinds) <= {*KINDS, *_SIMPLE}:
+            raise ValueError(
+                f"kinds={list(self.kinds)!r} must be a list of some of {', '.join(KINDS)}, or names of simple tasks: "
+                f"{', '.join(_SIMPLE)}"
+            )
+
+    def draw(self, generator: random.Random) -> Episode | None:
+        """Examples of a task, or None where it is in another split."""
+        task = draw_task(generator, self.kinds[pick(generator, len(self.kinds))], self.letters)
+        if task_split(task, self.letters) != self.split:
+            return None
+        alphabet = string.ascii_lowercase[: self.letters]
+        if self.own_letters:
+            rest, size = list(alphabet), 2 + pick(generator, self.letters - 1)
+            alphabet = "".join(rest.pop(pick(generator, len(rest))) for _ in range(size))
+        lengths = range(self.min_length, self.max_length + 1)
+        if self.same_length:
+            lengths = [lengths[pick(generator, len(lengths))]]
+        words: list[str] = []
+        for _ in range(1000 * self.shots):
+            length = lengths[pick(generator, len(lengths))]
+            word = "".join(alphabet[pick(generator, len(alphabet))] for _ in range(length))
+            known = word in words and not self.own_letters
+            if not known and (length < _DEALT or split_of(word) == self.split):
+                words.append(word)
+            if len(words) == self.shots:
+                return Episode(task, tuple((word, task.apply(word)) for word in words))
+        if self.own_letters or self.same_length:
+            # Another row has more letters, or longer words
+            return None
+        raise ValueError(
+            f"shots={self.shots} is more than there are words of {self.min_length} to {self.max_length} of "
+            f"{self.letters} letters in split {self.split!r}"
+        )

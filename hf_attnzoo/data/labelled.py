@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset, Features, List, Value
 
 from .formats import format_of, read_records
 from .readers import HUB_NAME, SPLIT_ALIASES, listing
@@ -94,6 +94,8 @@ def hub_rows(
             f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
         ) from error
     feature = rows.features.get(label_column)
+    # Tags of words are lists of classes.
+    feature = feature.feature if isinstance(feature, List) else feature
     return enumerate(rows, 1), feature.names if isinstance(feature, ClassLabel) else None
 
 

@@ -11,9 +11,12 @@ from .captions import load_captions
 from .dates import dates
 from .g2p import g2p
 from .in_context import in_context
+from .labelled import load_labelled
+from .questions import load_questions
 from .readers import load_pairs
 from .sequences import copy, reverse
 from .shapes import shapes
+from .tagged import load_tagged
 from .texts import load_texts
 
 SOURCES: dict[str, Callable[..., Dataset]] = {"dates": dates, "reverse": reverse, "copy": copy, "g2p": g2p}
@@ -75,6 +78,28 @@ def load_text_source(
         ValueError: as in `load_source`.
     """
     return _load(name_or_path, split, options, TEXT_SOURCES, load_texts)
+
+
+def load_annotated_source(task: str, name_or_path: str | os.PathLike, split: str | None = None, **options) -> Dataset:
+    """A dataset of texts with what is to be said of them, from a file, a folder or the Hub.
+
+    Args:
+        task: `text-classification`, read by `load_labelled`, `token-classification`, by `load_tagged`, or
+            `question-answering`, by `load_questions`.
+        name_or_path: whatever that one reads.
+        split: `train`, `validation` or `test`; see there for what it means for a file.
+        **options: the other arguments of that one.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        ValueError: as in `load_source`.
+    """
+    reader = {
+        "text-classification": load_labelled,
+        "token-classification": load_tagged,
+        "question-answering": load_questions,
+    }[task]
+    return _load(name_or_path, split, options, {}, reader)
 
 
 def _load(

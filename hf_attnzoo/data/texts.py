@@ -189,7 +189,7 @@ def _check_text(text: str, where: str) -> None:
         raise ValueError(f"{where}: not valid UTF-8")
 
 
-def cut_blocks(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Dataset:
+def cut_blocks(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, join: bool = True) -> Dataset:
     """Token ids of documents, one after the other with an end between them, in blocks of one length.
 
     Every token is predicted once. Where the tokenizer begins a text with special tokens, so does every block, and a
@@ -200,6 +200,8 @@ def cut_blocks(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, block_size:
         dataset: with the string column `text`.
         tokenizer: for a causal language model.
         block_size: tokens of a block.
+        join: whether documents follow each other in a block. Otherwise each begins one, and its last is shorter, with
+            the end that follows the document.
 
     Returns:
         A dataset of `input_ids` and `labels`, the same, up to `block_size` each.
@@ -216,10 +218,19 @@ def cut_blocks(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, block_size:
     ids: list[list[int]] = []
     for text in dataset["text"]:
         encoded = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        ids += [[end], encoded] if ids and end is not None else [encoded]
-    stream = list(chain.from_iterable(ids))
-    if len(stream) <= overlap:
-        raise ValueError(f"the texts have {len(stream)} tokens, none of which can be predicted")
-    blocks = [start + stream[first : first + step + overlap] for first in range(0, len(stream) - overlap, step)]
+        if end is None:
+            ids.append(encoded)
+        elif join:
+            ids += [[end], encoded] if ids else [encoded]
+        else:
+            ids.append([*encoded, end])
+    streams = [list(chain.from_iterable(ids))] if join else ids
+    blocks = [
+        start + stream[first : first + step + overlap]
+        for stream in streams
+        for first in range(0, len(stream) - overlap, step)
+    ]
+    if not blocks:
+        raise ValueError(f"the texts have {sum(map(len, streams))} tokens, none of which can be predicted")
     features = Features({"input_ids": List(Value("int64")), "labels": List(Value("int64"))})
     return Dataset.from_dict({"input_ids": blocks, "labels": blocks}, features=features)

@@ -22,6 +22,7 @@ from .classification import (
     CLASSIFICATION_METRICS,
     accuracy,
     classification_metrics,
+    classification_statistics,
     confusion_matrix,
     f1_score,
     matthews_correlation,
@@ -48,15 +49,25 @@ from .scores import (
     word_error_rate,
 )
 from .significance import Comparison, compare
-from .squad import SQUAD_METRICS, normalize_answer, squad_exact, squad_f1, squad_metrics
+from .squad import SQUAD_METRICS, normalize_answer, squad_exact, squad_f1, squad_metrics, squad_statistics
+from .tagging import TAGGING_METRICS, entities, tagging_metrics, tagging_statistics
 
 if TYPE_CHECKING:
-    from .in_context import ShotScore, in_context_accuracy, plot_in_context
+    from .in_context import SHOTS, ShotScore, in_context_accuracy, plot_in_context
+    from .judging import JUDGED_TASKS, judged_report
     from .likelihood import LIKELIHOOD_METRICS, TextLikelihood, row_losses, text_likelihood
+    from .masked import MASKED_METRICS, masked_likelihood, masked_scores, masked_statistics
     from .modules import load_metric
-    from .plotting import plot_by_length
+    from .plotting import plot_by_length, plot_confusion
     from .pointing import pointing_hits, pointing_score, share_of_hits
-    from .report import evaluation_report, length_bins, report_tables, scores_with_intervals, worst_sentences
+    from .report import (
+        evaluation_report,
+        length_bins,
+        parts_report,
+        report_tables,
+        scores_with_intervals,
+        worst_sentences,
+    )
 
 __all__ = [
     "generation_metrics",
@@ -96,6 +107,7 @@ __all__ = [
     "in_context_accuracy",
     "plot_in_context",
     "ShotScore",
+    "SHOTS",
     "text_likelihood",
     "TextLikelihood",
     "row_losses",
@@ -120,6 +132,20 @@ __all__ = [
     "squad_f1",
     "normalize_answer",
     "SQUAD_METRICS",
+    "tagging_metrics",
+    "tagging_statistics",
+    "entities",
+    "TAGGING_METRICS",
+    "JUDGED_TASKS",
+    "judged_report",
+    "parts_report",
+    "plot_confusion",
+    "masked_likelihood",
+    "masked_scores",
+    "masked_statistics",
+    "MASKED_METRICS",
+    "classification_statistics",
+    "squad_statistics",
 ]
 
 
@@ -129,11 +155,20 @@ _LAZY = {
     "in_context_accuracy": "in_context",
     "plot_in_context": "in_context",
     "ShotScore": "in_context",
+    "SHOTS": "in_context",
     "text_likelihood": "likelihood",
     "TextLikelihood": "likelihood",
     "row_losses": "likelihood",
     "LIKELIHOOD_METRICS": "likelihood",
     "plot_by_length": "plotting",
+    "plot_confusion": "plotting",
+    "JUDGED_TASKS": "judging",
+    "judged_report": "judging",
+    "MASKED_METRICS": "masked",
+    "masked_likelihood": "masked",
+    "masked_scores": "masked",
+    "masked_statistics": "masked",
+    "parts_report": "report",
     "scores_with_intervals": "report",
     "worst_sentences": "report",
     "evaluation_report": "report",

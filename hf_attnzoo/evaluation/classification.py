@@ -10,6 +10,7 @@ from math import prod, sqrt
 
 import numpy as np
 
+from .generation import Statistics
 from .scores import Score
 
 CLASSIFICATION_METRICS = ("accuracy", "f1", "mcc")
@@ -39,6 +40,55 @@ def classification_metrics(
             raise ValueError(f"names has {name!r}; those of classes are {', '.join(CLASSIFICATION_METRICS)}")
         results[name], results[f"{name}_signature"] = functions[name](predictions, references)
     return results
+
+
+def classification_statistics(
+    name: str,
+    predictions: Sequence[Hashable],
+    references: Sequence[Hashable],
+    classes: Sequence[Hashable] | None = None,
+) -> Statistics:
+    """A score in parts, one for each row, for intervals and tests; see `sentence_statistics`.
+
+    Args:
+        name: one of `CLASSIFICATION_METRICS`.
+        predictions: N classes.
+        references: N classes.
+        classes: columns are made for these C, so that the parts of two systems can be compared. Default: `None`, for
+            those that occur.
+
+    Raises:
+        ValueError: an unknown name, no predictions, another number of references, or a class none of `classes`.
+    """
+    score = classification_metrics(predictions, references, [name])
+    signature = score[f"{name}_signature"]
+    right = np.array([ours == theirs for ours, theirs in zip(predictions, references, strict=True)], dtype=np.float64)
+    if name == "accuracy":
+        table = np.stack([right, np.ones_like(right)], axis=1)
+        return Statistics(table, lambda sums: float(sums[0] / sums[1]), ratio=True, signature=signature)
+    classes = sorted({*predictions, *references}) if classes is None else classes
+    for number, pair in enumerate(zip(predictions, references, strict=True)):
+        for value in pair:
+            if value not in classes:
+                raise ValueError(f"row {number} has the class {value!r}, none of {', '.join(map(str, classes))}")
+    wanted = np.array([[value == one for one in classes] for value in references], dtype=np.float64)
+    given = np.array([[value == one for one in classes] for value in predictions], dtype=np.float64)
+    table = np.concatenate([wanted * given, wanted, given], axis=1)
+    return Statistics(table, _macro_f1 if name == "f1" else _correlation, signature=signature)
+
+
+def _macro_f1(sums: np.ndarray) -> float:
+    right, wanted, given = np.split(sums, 3)
+    occurs = wanted + given > 0
+    return float((2 * right[occurs] / (wanted + given)[occurs]).mean())
+
+
+def _correlation(sums: np.ndarray) -> float:
+    right, wanted, given = ([int(value) for value in part] for part in np.split(sums, 3))
+    total = sum(wanted)
+    covariance = sum(right) * total - sum(a * b for a, b in zip(wanted, given, strict=True))
+    spread = prod(total**2 - sum(value**2 for value in part) for part in (wanted, given))
+    return covariance / sqrt(spread) if spread else 0.0
 
 
 def confusion_matrix(

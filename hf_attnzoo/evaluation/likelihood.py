@@ -61,7 +61,7 @@ class TextLikelihood:
         if name == "cross_entropy":
             return Statistics(table, lambda sums: float(sums[0] / sums[1]))
         if name == "perplexity":
-            return Statistics(table, lambda sums: _exponential(sums[0] / sums[1]))
+            return Statistics(table, lambda sums: exponential(sums[0] / sums[1]))
         if name not in LIKELIHOOD_METRICS:
             raise ValueError(f"name is {name!r}; the scores are {', '.join(LIKELIHOOD_METRICS)}")
         # How long the text of a block is depends on where it was cut: it gets its share by tokens
@@ -155,5 +155,6 @@ def _read(model: PreTrainedModel, blocks: list[list[int]]) -> np.ndarray:
     return row_losses(logits, labels.to(model.device)).cpu().numpy()
 
 
-def _exponential(exponent: float) -> float:
+def exponential(exponent: float) -> float:
+    """e to the power of a number, infinity where that is more than a floating-point number can be."""
     return math.exp(exponent) if exponent < _LARGEST_EXPONENT else math.inf

@@ -1,4 +1,4 @@
-"""The picture of a score by source length."""
+"""Pictures of scores: by source length, and of classes that are taken for each other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -81,8 +82,8 @@ def plot_by_length(
     for number, (name, report) in enumerate(reports.items()):
         middles = [(each.low + each.high) / 2 for each in report]
         scores = [each.scores[measure] for each in report]
-        # Where nothing is known of it the band has no width
-        known = [each.intervals.get(measure, (each.scores[measure],) * 2) for each in report]
+        # Where nothing is known of it the band has a gap: without a width it would look certain
+        known = [each.intervals.get(measure, (math.nan, math.nan)) for each in report]
         low, high = zip(*known, strict=True)
         ends[name] = (scores[-1], draw_line(axes, number, middles, scores, low, high))
 
@@ -116,6 +117,65 @@ def plot_by_length(
     axes.tick_params(length=0, labelcolor=INK)
     if title is not None:
         axes.set_title(title, loc="left", fontweight="bold", color=INK, pad=10)
+    if path is not None:
+        save_figure(figure, path)
+    return figure
+
+
+def plot_confusion(
+    classes: Sequence[str],
+    counts: Sequence[Sequence[int]],
+    path: str | PathLike | None = None,
+    *,
+    title: str | None = None,
+    dpi: int = 150,
+) -> Figure:
+    """Draws how often each class was taken for each: shades are shares of a row, numbers are counts.
+
+    Args:
+        classes:
+            C names, in order.
+        counts:
+            Of [`confusion_matrix`], shape `(C, C)`: row the class that it is, column what it was taken for.
+        path:
+            `.png`, `.svg` or `.pdf` file to write, its folders made as needed; None only draws.
+        title:
+            Title.
+        dpi:
+            Pixels per inch of a PNG.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: no classes, counts of another shape, or a suffix that is none of the three.
+    """
+    table = np.asarray(counts, dtype=np.float64)
+    if not len(classes) or table.shape != (len(classes), len(classes)):
+        raise ValueError(
+            f"counts has the shape {table.shape}, and there are {len(classes)} classes: it must be (C, C)"
+        )
+    side = min(2.2 + 0.5 * len(classes), 12)
+    figure = Figure(figsize=(side + 0.6, side), dpi=dpi, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    # A class that is the right one nowhere has a row without shades.
+    shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if len(classes) <= MOST_TICKS:
+        for row, column in np.ndindex(table.shape):
+            colour = "white" if shares[row, column] > 0.5 else INK
+            axes.text(column, row, f"{table[row, column]:,.0f}", ha="center", va="center", color=colour, fontsize=8)
+    shown = range(0, len(classes), -(-len(classes) // (3 * MOST_TICKS)))
+    names = [classes[number] for number in shown]
+    axes.set_xticks(list(shown), names, rotation=90 if max(map(len, names)) > 3 else 0, parse_math=False)
+    axes.set_yticks(list(shown), names, parse_math=False)
+    axes.set_xlabel("Taken for", color=INK)
+    axes.set_ylabel("Class", color=INK)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelcolor=INK)
+    if title is not None:
+        axes.set_title(title, loc="left", fontweight="bold", color=INK, pad=10, parse_math=False)
     if path is not None:
         save_figure(figure, path)
     return figure

@@ -195,6 +195,49 @@ def evaluation_report(
     return result
 
 
+def parts_report(
+    parts: Mapping[str, Statistics],
+    others: Mapping[str, Statistics] | None = None,
+    *,
+    resamples: int = 1000,
+    trials: int = 10_000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Scores and intervals from their parts, and the comparison with another system.
+
+    Args:
+        parts:
+            Of each score by its name, those of one system.
+        others:
+            Those of the other system on the same rows. Default: `None`, there is none.
+        resamples, trials, seed:
+            See [`compare`].
+
+    Returns:
+        As of [`evaluation_report`]: scores and signatures by name, `intervals`, and `against`.
+    """
+    drawing = {"resamples": resamples, "seed": seed}
+
+    def of_one(system: Mapping[str, Statistics]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        intervals = {}
+        for name, statistics in system.items():
+            result[name], result[f"{name}_signature"] = statistics.value, statistics.signature
+            interval = score_interval(statistics, **drawing)
+            if interval is not None:
+                intervals[name] = list(interval)
+        return {**result, "intervals": intervals}
+
+    report = of_one(parts)
+    if others is not None:
+        report["against"] = of_one(others)
+        report["against"]["comparison"] = {
+            name: _plain(compare(statistics, others[name], trials=trials, **drawing))
+            for name, statistics in parts.items()
+        }
+    return report
+
+
 def _plain(value: LengthBin | Comparison) -> dict[str, Any]:
     """A dataclass as JSON has it, lists for tuples."""
     return json.loads(json.dumps(dataclasses.asdict(value)))

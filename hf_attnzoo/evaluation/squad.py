@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from .generation import Statistics
 from .scores import Score
 
 SQUAD_METRICS = ("exact_match", "f1")
@@ -48,6 +49,23 @@ def squad_metrics(
         score = _mean(functions[name](predictions, references), references)
         results[name], results[f"{name}_signature"] = score
     return results
+
+
+def squad_statistics(name: str, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Statistics:
+    """A score in parts, one for each question; see `sentence_statistics`.
+
+    Args:
+        name: one of `SQUAD_METRICS`.
+        predictions: N answers.
+        references: N lists of accepted answers.
+
+    Raises:
+        ValueError: as `squad_metrics`.
+    """
+    signature = squad_metrics(predictions, references, [name])[f"{name}_signature"]
+    values = (squad_exact if name == "exact_match" else squad_f1)(predictions, references)
+    table = np.stack([values, np.ones_like(values)], axis=1)
+    return Statistics(table, lambda sums: float(sums[0] / sums[1]), ratio=True, signature=signature)
 
 
 def squad_exact(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:

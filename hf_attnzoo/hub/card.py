@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..evaluation import ShotScore
 from ..evaluation.names import SCORE_NAMES
 
 Row = TypeVar("Row")
@@ -79,6 +80,9 @@ class RunFacts:
         best_metric: which of them chose the checkpoint.
         hub_datasets: names on the Hub of data that comes from there.
         attends: whether the model has attention.
+        shots: how many queries it got right after so many examples in its prompt. With them `shots.png` lies beside
+            the card.
+        lora: rank of its factors and number of parameters that were trained, with LoRA. Default: `None`, all were.
     """
 
     kind: CardTexts
@@ -105,6 +109,8 @@ class RunFacts:
     best_metric: str = ""
     hub_datasets: Sequence[str] = ()
     attends: bool = True
+    lora: tuple[int, int] | None = None
+    shots: Sequence[ShotScore] = ()
 
 
 def hardware() -> str:
@@ -129,23 +135,6 @@ def model_card(facts: RunFacts) -> ModelCard:
     Returns:
         The card; `card.save(path)` writes it.
     """
-    scores = {name: value for name, value in facts.metrics.items() if not name.endswith("_signature")}
-    results = [
-        EvalResult(
-            task_type=facts.kind.pipeline_tag,
-            task_name=facts.kind.task_name,
-            dataset_type=facts.data_name,
-            dataset_name=facts.data_name,
-            dataset_split="test",
-            metric_type=name,
-            metric_name=metric_name(name),
-            metric_value=round(value, 4),
-            metric_args={"signature": facts.metrics[f"{name}_signature"]},
-        )
-        for name, value in scores.items()
-        # The Hub has no way to say that a score is no number
-        if math.isfinite(value)
-    ]
     data = ModelCardData(
         model_name=facts.name,
         license=facts.license,
@@ -153,7 +142,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         pipeline_tag=facts.kind.pipeline_tag,
         tags=["hf-attnzoo", *(["attention"] if facts.attends else []), *facts.kind.tags],
         datasets=list(facts.hub_datasets) or None,
-        eval_results=results or None,
+        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics) or None,
     )
     sections = [
         f"# {facts.name}",
@@ -161,16 +150,18 @@ def model_card(facts: RunFacts) -> ModelCard:
         "hf-attnzoo; this card was written by the training run.",
         _use(facts),
         "## Results",
-        _results_table(facts, scores),
+        results_table(facts.metrics, facts.intervals),
         *(["![Attention maps](attention.png)"] if facts.has_map else []),
+        *_shots(facts.shots),
         "## Samples",
-        _table(facts.kind.sample_columns, [[_verbatim(text) for text in row] for row in facts.samples]),
+        samples_table(facts.kind, facts.samples),
         "## Data",
         _data(facts),
         "## Training",
         f"{facts.steps:,} steps in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
         f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}."
-        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else ""),
+        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else "")
+        + (_lora(*facts.lora) if facts.lora else ""),
         *(["![Loss and score by step](curve.png)"] if facts.evaluations else []),
         _table(("step", "training loss"), [(f"{step:,}", f"{loss:.4f}") for step, loss in _thin(facts.loss_curve)]),
         *_evaluations(facts),
@@ -201,13 +192,62 @@ from transformers import pipeline
 {CODE_NOTE}"""
 
 
-def _results_table(facts: RunFacts, scores: Mapping[str, float]) -> str:
+def evaluation_results(kind: CardTexts, data_name: str, metrics: Mapping[str, float | str]) -> list[EvalResult]:
+    """Scores on the test split as the Hub reads them; see `RunFacts` for the arguments."""
+    return [
+        EvalResult(
+            task_type=kind.pipeline_tag,
+            task_name=kind.task_name,
+            dataset_type=data_name,
+            dataset_name=data_name,
+            dataset_split="test",
+            metric_type=name,
+            metric_name=metric_name(name),
+            metric_value=round(value, 4),
+            metric_args={"signature": metrics[f"{name}_signature"]},
+        )
+        for name, value in _scores(metrics).items()
+        # The Hub has no way to say that a score is no number
+        if math.isfinite(value)
+    ]
+
+
+def results_table(metrics: Mapping[str, float | str], intervals: Mapping[str, tuple[float, float]]) -> str:
+    """The same as people read them, with intervals."""
     rows = []
-    for name, value in scores.items():
-        interval = facts.intervals.get(name)
+    for name, value in _scores(metrics).items():
+        interval = intervals.get(name)
         between = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else "n/a"
-        rows.append((metric_name(name), f"{value:.4f}", between, f"`{facts.metrics[f'{name}_signature']}`"))
+        rows.append((metric_name(name), f"{value:.4f}", between, f"`{metrics[f'{name}_signature']}`"))
     return _table(("metric on the test split", "value", "95 % interval", "settings"), rows)
+
+
+def samples_table(kind: CardTexts, samples: Sequence[tuple[str, ...]]) -> str:
+    """What a model wrote, beside what it should have; see `RunFacts` for the arguments."""
+    return _table(kind.sample_columns, [[_verbatim(text) for text in row] for row in samples])
+
+
+def _shots(scores: Sequence[ShotScore]) -> list[str]:
+    if not scores:
+        return []
+    rows = [
+        (
+            str(each.shots),
+            f"{each.right:,} of {each.total:,}",
+            f"{each.accuracy:.4f}",
+            "{:.4f} to {:.4f}".format(*each.interval),
+        )
+        for each in scores
+    ]
+    return [
+        "Right answers to tasks and words that are not in training, by the number of examples in the prompt:",
+        "![Right answers by the number of examples](shots.png)",
+        _table(("examples", "right", "share", "95 % interval"), rows),
+    ]
+
+
+def _scores(metrics: Mapping[str, float | str]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.endswith("_signature")}
 
 
 def _evaluations(facts: RunFacts) -> list[str]:
@@ -235,6 +275,13 @@ def _data(facts: RunFacts) -> str:
     rows = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items())
     license = f" Licence of the data: {facts.data_license}." if facts.data_license else ""
     return f"`{facts.data_name}`: {rows} {facts.kind.unit}.{license}"
+
+
+def _lora(rank: int, trained: int) -> str:
+    return (
+        f" Trained with LoRA (Hu et al. 2022) of rank {rank}: {trained:,} parameters, those of new layers among them, "
+        "were trained beside these weights, and have been added to them."
+    )
 
 
 def _vocabularies(sizes: Mapping[str, int]) -> str:

@@ -6,6 +6,24 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
+# What `pipeline(model=...)` takes a head for, where nobody says
+PIPELINE_TASKS: dict[str, str] = {
+    "AutoModelForSeq2SeqLM": "attnzoo-translation",
+    "AutoModelForImageTextToText": "attnzoo-captioning",
+    "AutoModelForQuestionAnswering": "attnzoo-question-answering",
+    "AutoModelForCausalLM": "text-generation",
+    "AutoModelForMaskedLM": "fill-mask",
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForTokenClassification": "token-classification",
+}
+
+
+class _NameOfTask(dict):
+    """A task whose code isn't the checkpoint's: `pipeline()` reads its name here, and looks elsewhere for the rest."""
+
+    def __contains__(self, key: object) -> bool:
+        return False
+
 
 class AttnZooConfig(PreTrainedConfig):
     """Base of every family's configuration.
@@ -30,8 +48,8 @@ class AttnZooConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any):
         check_probability(label_smoothing=self.label_smoothing)
         # Where the package is imported its own pipelines serve; transformers would ask for trust in the checkpoint's.
-        if not type(self).__module__.startswith("transformers_modules."):
-            kwargs.pop("custom_pipelines", None)
+        if not self._is_remote():
+            self._saved_tasks = tuple(kwargs.pop("custom_pipelines", None) or ())
         super().__post_init__(**kwargs)
         if self.id2label and not self.label2id:
             # Given the one, transformers leaves out the other, which some of its pipelines read.
@@ -57,6 +75,35 @@ class AttnZooConfig(PreTrainedConfig):
         for override in overrides:
             check_choice("overrides", override, tuple(known))
         return cls(**{**cls.presets[name], **overrides})
+
+    @property
+    def custom_pipelines(self) -> dict[str, Any]:
+        """Where `pipeline(model=...)` looks for its task.
+
+        That is what a saved pipeline has written here, while its code beside the checkpoint is what runs. Else it is
+        one name with nothing to run: the task of the saved pipeline, or what the saved head is for. Empty where
+        nothing can be told.
+        """
+        if "custom_pipelines" in self.__dict__:
+            return self.__dict__["custom_pipelines"]
+        tasks = self.__dict__.get("_saved_tasks") or ()
+        if not tasks:
+            heads = {name: PIPELINE_TASKS.get(auto_class) for auto_class, name in self.auto_classes.items()}
+            tasks = [heads[name] for name in self.architectures or () if heads.get(name)]
+        # Without the package nobody knows its tasks
+        known = [task for task in tasks if not (self._is_remote() and task.startswith("attnzoo-"))]
+        return _NameOfTask({task: {} for task in known[:1]})
+
+    @custom_pipelines.setter
+    def custom_pipelines(self, value: dict[str, Any]) -> None:
+        self.__dict__["custom_pipelines"] = value
+
+    def _is_remote(self) -> bool:
+        return type(self).__module__.startswith("transformers_modules.")
+
+    def _remove_keys_not_serialized(self, d: dict[str, Any]) -> None:
+        super()._remove_keys_not_serialized(d)
+        d.pop("_saved_tasks", None)
 
     def auto_map_entries(self) -> dict[str, str]:
         """`auto_map` of a saved model: auto class -> `file.Class` beside the checkpoint."""

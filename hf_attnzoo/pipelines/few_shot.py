@@ -178,7 +178,13 @@ class FewShotPipeline(SavedWithCodeMixin, Pipeline):
             raise ValueError(f"batch_size={size} must be at least 1")
         if isinstance(inputs, (str, Mapping)):
             return next(self._answers(iter([inputs]), 1, call))
-        answers = self._answers(iter(inputs), size, call)
+        try:
+            queries = iter(inputs)
+        except TypeError:
+            raise ValueError(
+                f"inputs={inputs!r} must be a text, a dict of texts, or a list, an iterator or a dataset of them"
+            ) from None
+        answers = self._answers(queries, size, call)
         return list(answers) if isinstance(inputs, Sequence) else answers
 
     def _answers(self, queries: Iterator[Any], size: int, call: "_Call") -> Iterator[Any]:

@@ -5,15 +5,20 @@ package: so it imports only torch, transformers and its neighbour.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
+from transformers.utils import logging
 
 from .generating import SavedWithCodeMixin
+
+logger = logging.get_logger(__name__)
 
 # Where a token stands in the text, and its word.
 Token = tuple[tuple[int, int] | None, tuple[int, int] | None]
@@ -43,7 +48,7 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
             as model and tokenizer allow.
         doc_stride: Tokens of the text that a window shares with the next. Default: `None`, 128, or half of what a
             window has room for, if that is less.
-        max_question_len: Tokens of a question, which is cut there. Default: `64`.
+        max_question_len: Tokens of a question, which is cut there, with a warning. Default: `64`.
         max_answer_len: Longest answer in tokens. Default: `15`.
         handle_impossible_answer: Whether "there is no answer" is one: the empty text, with the score of the first
             token, the lowest of the windows'. Default: `False`.
@@ -112,7 +117,7 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
         """Answer questions.
 
         Args:
-            inputs: a dict with `question` and `context`, a list of them, or an iterator or torch dataset of them.
+            inputs: a dict with `question` and `context`, a list of them, or an iterator or a dataset of them.
             question: in place of that, a question, or several.
             context: the text to look in, or one for each question.
             kwargs: see the class.
@@ -127,6 +132,9 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
         if isinstance(inputs, Sequence) and not isinstance(inputs, str):
             inputs = list(inputs)
             return super().__call__(inputs, **kwargs) if inputs else []
+        if not isinstance(inputs, (Mapping, str, Dataset, GeneratorType)) and isinstance(inputs, Iterable):
+            # Pipeline streams what a generator gives, and takes other iterators, and a table, for one input
+            inputs = (one for one in inputs)
         return super().__call__(inputs, **kwargs)
 
     def preprocess(
@@ -138,6 +146,12 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
     ) -> Iterator[dict[str, Any]]:
         """Windows of one text: what the model reads, shape `(1, T)`, and where in the text the tokens stand."""
         question, context = _checked(inputs)
+        asked = len(self.tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"])
+        if asked > max_question_len:
+            logger.warning(
+                f"The question that starts with {question[:40]!r} has {asked} tokens and is cut at "
+                f"max_question_len={max_question_len}."
+            )
         length = longest_window(self.model, self.tokenizer) if max_seq_len is None else max_seq_len
         encoded, places = question_windows(self.tokenizer, question, context, length, doc_stride, max_question_len)
         for number, tokens in enumerate(places):
@@ -173,8 +187,13 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
 
 def longest_window(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Tokens of a window where nobody says otherwise: 384, or as many as model and tokenizer allow."""
+    return min(384, most_tokens(model, tokenizer))
+
+
+def most_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens of the longest text that model and tokenizer allow."""
     config = model.config
-    limits = [384, tokenizer.model_max_length]
+    limits = [tokenizer.model_max_length]
     table = getattr(config, "max_position_embeddings", None)
     if isinstance(table, int) and table > 0:
         # The positions of RoBERTa's kin begin after that of padding.
@@ -220,7 +239,7 @@ def question_windows(
         question = question[: cut["offset_mapping"][-1][1]]
     taken = len(tokenizer(question, "", verbose=False)["input_ids"])
     room = max_seq_len - taken
-    stride = min(128, room // 2) if doc_stride is None else doc_stride
+    stride = min(128, max(0, room // 2)) if doc_stride is None else doc_stride
     if not stride < room:
         raise ValueError(
             f"max_seq_len={max_seq_len} leaves {room} tokens for the text beside a question of {taken} with its "

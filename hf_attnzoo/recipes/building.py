@@ -86,6 +86,11 @@ def heed_launcher(recipe: Recipe) -> Recipe:
             raise ValueError(
                 f"ACCELERATE_USE_{launcher}=true: a model is sharded over accelerators, and there is none here"
             )
+        if recipe.training.lora.rank is not None:
+            raise ValueError(
+                f"training.lora.rank={recipe.training.lora.rank} needs the whole model in every process, and "
+                f"ACCELERATE_USE_{launcher}=true shards it: leave it out"
+            )
         for name in ("ema_decay", "average_last"):
             value = getattr(recipe.training, name)
             if value is not None:
@@ -242,6 +247,8 @@ def build_trainer(
     if recipe.data.shift_blocks:
         if task.writes:
             raise ValueError("data.shift_blocks=True is for language models: leave it out")
+        if not recipe.data.join_texts:
+            raise ValueError("data.shift_blocks=True needs data.join_texts=true, texts that follow each other")
         rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
         # Which are full, as all shifted ones are.
         train = train.select(range(len(rows)))

@@ -44,6 +44,7 @@ _KINDS = {
     "AutoModelForMaskedLM": "masked",
     "AutoModelForImageTextToText": "pictures",
     "AutoModelForSequenceClassification": "classes",
+    "AutoModelForTokenClassification": "tags",
     "AutoModelForQuestionAnswering": "answers",
 }
 # Share of a device's peak: what is usual of attention alone, and of loops of small steps.
@@ -200,7 +201,7 @@ def dry_run(
 
     assumed: list[str] = []
     processor, lengths = _vocabulary(recipe, task, assumed)
-    if kind == "classes":
+    if kind in ("classes", "tags"):
         task.labels = ("one", "other")
         assumed.append("two classes")
     with torch.device("meta"):
@@ -326,7 +327,7 @@ def _shape(
             predicted = max(1, round(recipe.masking.probability * length))
         else:
             # Nothing is predicted for the first one of a text that is read from left to right.
-            predicted = length - 1 if kind == "blocks" else 1
+            predicted = {"blocks": length - 1, "tags": length}.get(kind, 1)
         shape = BatchShape(1, 0, length, predicted)
     else:
         limits = data.max_source_length, data.max_target_length

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..hub import load_average
 from .disk import tidy, writing
 from .schema import Recipe
 
@@ -72,7 +73,9 @@ def claim_output(
         return None
     if not file.is_file():
         raise ValueError(f"output={recipe.output}: {checkpoints} holds something that no run has written")
-    before = json.loads(file.read_text(encoding="utf-8"))
+    # A run that was begun before there was some key has gone by its default.
+    defaults = _flat(dataclasses.asdict(Recipe(name="", family="", output="")))
+    before = defaults | json.loads(file.read_text(encoding="utf-8"))
     for key in [*before, *identity]:
         was, now = before.get(key), identity.get(key)
         if was != now and key not in _FREE:
@@ -189,5 +192,4 @@ def load_best(model: PreTrainedModel, state: TrainerState, checkpoint: Path) -> 
         state: from `read_state`.
         checkpoint: what counts where no evaluation has chosen a best one.
     """
-    best = type(model).from_pretrained(state.best_model_checkpoint or checkpoint)
-    model.load_state_dict(best.state_dict())
+    load_average(model, [Path(state.best_model_checkpoint or checkpoint)])

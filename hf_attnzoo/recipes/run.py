@@ -17,6 +17,7 @@ from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config, heed_launcher
 from .disk import discard
+from .lora import ADAPTER, Adapter, is_adapter
 from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
@@ -110,12 +111,13 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         if start is None:
             model = build_model(recipe, family, task, processor)
         else:
-            model = starting_model(start, recipe, family, task, processor, console)
+            model, new = starting_model(start, recipe, family, task, processor, console)
     if task.generates:
         longest = _longest_target(recipe, datasets["train"])
         model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(console, f"{type(model).__name__}: {parameters:,} parameters")
+    adapter = None if recipe.training.lora.rank is None else Adapter(model, new, recipe, task, console)
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     task.rehearse(trainer)
@@ -125,6 +127,11 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     if recipe.training.average_last is not None:
         average_last(trainer, recipe.training.average_last)
     seconds = trainer.seconds
+    if adapter is not None:
+        if trainer.is_world_process_zero():
+            adapter.save(output / ADAPTER)
+        # What is measured is what is saved.
+        adapter.merge()
     outcome = task.measure(trainer, processor, datasets["test"], rows["test"])
     if outcome is None:
         return RunResult(output / MODEL, {}, [], seconds)
@@ -167,9 +174,14 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         evaluations=evaluations(trainer.state.log_history),
         best_metric=recipe.evaluation.best_metric,
         hub_datasets=hub_datasets(recipe),
+        lora=None if adapter is None else (recipe.training.lora.rank, adapter.trained),
+        shots=outcome.shots,
         attends=hasattr(model.config, "num_attention_heads") or getattr(model.config, "attention", "none") != "none",
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
+    if adapter is None and is_adapter(output / ADAPTER):
+        # Of a run that had its model here before
+        discard(output / ADAPTER)
     discard(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, task, model, processor, shown, outputs, console)

@@ -1,5 +1,6 @@
 """The folder that a run leaves, and the proof that it holds what was trained."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import PreTrainedModel, pipeline
 
+from ..evaluation import plot_in_context
 from ..hub import RunFacts, check_card, model_card, plot_curve
 from ..hub.card import metric_name
 from ..registry import Family
@@ -48,11 +50,15 @@ def save_run(
         model_card(facts).save(scratch / "README.md")
         metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps}
         metrics["seconds"] = facts.seconds
+        if facts.shots:
+            metrics["shots"] = [dataclasses.asdict(each) for each in facts.shots]
         text = json.dumps(metrics, indent=2, ensure_ascii=False) + "\n"
         (scratch / METRICS).write_text(text, encoding="utf-8")
         task.write_extras(rows, scratch)
         if pictured is not None:
             task.draw(model, processor, pictured, scratch / "attention.png")
+        if facts.shots:
+            plot_in_context({facts.name: facts.shots}, scratch / "shots.png")
         if facts.evaluations:
             found = any(facts.best_metric in each for each in facts.evaluations)
             metric, name = (facts.best_metric, metric_name(facts.best_metric)) if found else (None, None)

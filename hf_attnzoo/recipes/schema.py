@@ -33,6 +33,8 @@ class DataSection:
         max_source_length: longest source, in tokens. None: no limit.
         max_target_length: longest target, in tokens. None: no limit.
         block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
+        join_texts: whether the texts of a language model follow each other in its blocks; otherwise every text begins
+            a block.
         shift_blocks: whether the blocks of the training split begin elsewhere in every epoch.
         stride: tokens of a text that a window of it shares with the next, for question answering. None: 128, or half
             of what a window has room for, if that is less.
@@ -52,6 +54,7 @@ class DataSection:
     max_source_length: int | None = None
     max_target_length: int | None = None
     block_size: int | None = None
+    join_texts: bool = True
     shift_blocks: bool = False
     stride: int | None = None
     on_too_long: str = "skip"
@@ -111,9 +114,10 @@ class PretrainedSection:
     """A checkpoint that the run starts from, rather than from random weights.
 
     Args:
-        model: folder, or name on the Hub, of a model of the family, its head for another task left aside; or of one in
-            transformers' own format, or a training program's, that `attnzoo convert` reads. None: random weights. The
-            sizes are the checkpoint's, and the `model` section holds what shall be otherwise, such as `dropout`.
+        model: folder, one of `attnzoo starters`, or name on the Hub, of a model of the family, its head for another
+            task left aside; or of one in transformers' own format, or a training program's, that `attnzoo convert`
+            reads. None: random weights. The sizes are the checkpoint's, and the `model` section holds what shall be
+            otherwise, such as `dropout`.
         revision: commit, branch or tag on the Hub.
         tokenizer: `keep` the checkpoint's, and don't look at the `tokenizer` section; `extend` it with what it has no
             entry for in the training data; or `train` one as the `tokenizer` section says, with embeddings that start
@@ -154,6 +158,29 @@ class ScheduledSamplingSection:
 
 @strict
 @dataclass
+class LoRASection:
+    """Training of small factors beside the weights of a checkpoint, which stay as they are (Hu et al. 2022).
+
+    It takes `pretrained.model`, and the package peft. What the checkpoint has no weights for, such as a head for other
+    classes, is trained in full. In the end the factors are added to the weights, so that the saved model is an
+    ordinary one, and the folder `adapter` of the output holds them by themselves, as peft reads them.
+
+    Args:
+        rank: of the factors. None: all weights are trained.
+        alpha: the factors' product is multiplied by `alpha / rank`. None: twice the rank.
+        dropout: in front of the factors, below 1.
+        target_modules: names of the linear layers that get factors, or ends of names, such as `qkv_proj`. None: all
+            but the output layer.
+    """
+
+    rank: int | None = None
+    alpha: float | int | None = None
+    dropout: float | int = 0.0
+    target_modules: list[str] | None = None
+
+
+@strict
+@dataclass
 class TrainingSection:
     """How long and how fast.
 
@@ -187,6 +214,7 @@ class TrainingSection:
         ema_decay: the model is the moving average of the weights with this decay, below 1: evaluations, checkpoints
             and what is saved in the end. In the first steps the decay is less, `(1 + step) / (10 + step)`. None: no
             average.
+        lora: see `LoRASection`.
         scheduled_sampling: see `ScheduledSamplingSection`.
         bpe_dropout: probability that a merge of BPE is left out, so that words are cut in other ways every epoch
             (Provilkov et al. 2020), below 1; in training alone. `batch_tokens` counts tokens without it.
@@ -226,6 +254,7 @@ class TrainingSection:
     on_nonfinite: str = "raise"
     max_skipped_steps: int = 10
     ema_decay: float | int | None = None
+    lora: LoRASection = field(default_factory=LoRASection)
     scheduled_sampling: ScheduledSamplingSection = field(default_factory=ScheduledSamplingSection)
     bpe_dropout: float | int = 0.0
     precision: str = "fp32"
@@ -250,9 +279,10 @@ class EvaluationSection:
     Args:
         metrics: of a language model any of `cross_entropy`, `perplexity`, `bits_per_character`, `bits_per_byte`; of a
             masked one any of `cross_entropy`, `perplexity`, `masked_accuracy`; of a classifier any of `accuracy`,
-            `f1`, `mcc`; of what answers questions `exact_match` and `f1`; of another any of `exact_match`,
-            `sequence_error_rate`, `token_error_rate`, `word_error_rate`, `character_error_rate`,
-            `phoneme_error_rate`, `token_accuracy`, `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
+            `f1`, `mcc`; of what tags words any of `accuracy`, `entity_f1`, `entity_precision`, `entity_recall`; of
+            what answers questions `exact_match` and `f1`; of another any of `exact_match`, `sequence_error_rate`,
+            `token_error_rate`, `word_error_rate`, `character_error_rate`, `phoneme_error_rate`, `token_accuracy`,
+            `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
         best_metric: which of them chooses the best checkpoint.
         tokenize: tokens of BLEU, GLEU and the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.
@@ -345,6 +375,9 @@ _LEAST = {
     "training.label_smoothing": 0,
     "training.max_skipped_steps": 1,
     "training.ema_decay": 0,
+    "training.lora.rank": 1,
+    "training.lora.alpha": 0,
+    "training.lora.dropout": 0,
     "training.scheduled_sampling.k": 0,
     "training.scheduled_sampling.c": 0,
     "training.scheduled_sampling.minimum": 0,
@@ -366,6 +399,7 @@ _BELOW = {
     "training.adam_beta2": 1,
     "training.label_smoothing": 1,
     "training.ema_decay": 1,
+    "training.lora.dropout": 1,
     "training.bpe_dropout": 1,
 }
 
@@ -435,6 +469,7 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
             f"{where}: training.scheduled_sampling.k={sampling.k} must be {limit} for "
             f"training.scheduled_sampling.schedule={sampling.schedule!r}"
         )
+    check_lora(recipe, where)
     if recipe.data.streaming:
         check_stream(recipe, where)
     if recipe.evaluation.best_metric not in recipe.evaluation.metrics:
@@ -443,6 +478,39 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
             f"{', '.join(recipe.evaluation.metrics)}"
         )
     return recipe
+
+
+def check_lora(recipe: Recipe, where: str = "recipe") -> None:
+    """Refuse a `training.lora` section that means nothing, or what can't be done with it.
+
+    Args:
+        recipe: of the run.
+        where: what errors name.
+
+    Raises:
+        ValueError: naming what has to be said, or left out.
+    """
+    section = recipe.training.lora
+    if section.rank is None:
+        for name, value in dataclasses.asdict(section).items():
+            if value != getattr(LoRASection, name):
+                raise ValueError(f"{where}: training.lora.{name}={value} takes training.lora.rank, which is missing")
+        return
+    if recipe.pretrained.model is None:
+        raise ValueError(
+            f"{where}: training.lora.rank={section.rank} is for the weights of a checkpoint, since random ones would "
+            "stay random: set pretrained.model"
+        )
+    if recipe.pretrained.tokenizer != "keep":
+        raise ValueError(
+            f"{where}: pretrained.tokenizer={recipe.pretrained.tokenizer} makes embeddings that have to be trained, "
+            "and training.lora leaves embeddings as they are: set it to keep, or leave training.lora out"
+        )
+    if recipe.training.average_last is not None:
+        raise ValueError(
+            f"{where}: training.average_last={recipe.training.average_last} is the mean of weights, and the mean of "
+            "LoRA's factors is another thing: leave it out, or set training.ema_decay"
+        )
 
 
 def check_stream(recipe: Recipe, where: str = "recipe") -> None:

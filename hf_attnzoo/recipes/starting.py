@@ -22,6 +22,7 @@ from transformers.utils import logging
 
 from ..conversion import convert
 from ..data.readers import HUB_NAME
+from ..hub import find_model
 from ..models.tokenization_attnzoo import tokenizer_sides, vocabulary_sizes
 from ..registry import Family
 from .building import model_settings
@@ -100,7 +101,7 @@ def starting_point(recipe: Recipe, family: Family) -> Iterator[StartingPoint | N
 
 
 def _fetched(section: PretrainedSection) -> Path:
-    path = Path(section.model).expanduser()
+    path = Path(find_model(section.model)).expanduser()
     if path.exists():
         if section.revision is not None:
             raise ValueError(
@@ -252,7 +253,7 @@ def _extended(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], most: in
 
 def starting_model(
     start: StartingPoint, recipe: Recipe, family: Family, task: Task, processor: Processor, console: Console
-) -> PreTrainedModel:
+) -> tuple[PreTrainedModel, set[str]]:
     """A model with a checkpoint's weights, and random ones where the task has a head that the checkpoint lacks.
 
     Args:
@@ -264,7 +265,8 @@ def starting_model(
         console: where to report what is new, and what of the checkpoint is left aside.
 
     Returns:
-        The model, its embeddings resized where the vocabulary has grown.
+        The model, its embeddings resized where the vocabulary has grown, and the names of the tensors that aren't the
+        checkpoint's.
 
     Raises:
         ValueError: if a field is unknown or of the wrong type, or a parameter has another shape than the checkpoint's.
@@ -316,7 +318,7 @@ def starting_model(
     for what, names in (("new", new), ("left aside", found["unexpected_keys"])):
         if names:
             say(console, f"  {what}: {', '.join(sorted(names))}")
-    return model.train()
+    return model.train(), new
 
 
 def _resize(model: PreTrainedModel, processor: Processor) -> None:

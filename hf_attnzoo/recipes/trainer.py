@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ class ZooTrainer(Seq2SeqTrainer):
                     raise ValueError(f"training.{name} is not for models that are sharded: leave it out")
         if self.is_fsdp_enabled:
             self._choose_shards()
+        self._evaluated: _SharedLoss | None = None
         self.target_tokens_seen = 0
         self.seconds_before, self.started = 0.0, time.perf_counter()
         # Seq2SeqTrainer doesn't pass it on.
@@ -286,16 +288,52 @@ class ZooTrainer(Seq2SeqTrainer):
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+    def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Every row once and in order, however many processes there are; see `Trainer.evaluation_loop`."""
         # Seq2SeqTrainer gathers the copies too that fill up the last batches of several processes.
         self.gather_function = self.accelerator.gather_for_metrics
+        self._evaluated = _SharedLoss(len(dataloader.dataset))
         averaged = self.weight_average is not None and self.is_in_train
         with self.weight_average.in_place() if averaged else nullcontext():
-            return super().evaluation_loop(*args, **kwargs)
+            output = super().evaluation_loop(dataloader, *args, **kwargs)
+        shared, self._evaluated = self._evaluated, None
+        if self.args.world_size > 1:
+            sums = torch.tensor([shared.loss, shared.rows], dtype=torch.float64, device=self.args.device)
+            loss, rows = self.accelerator.reduce(sums).tolist()
+            name = next((name for name in output.metrics if name.endswith("_loss")), None)
+            if name is not None and rows:
+                output.metrics[name] = loss / rows
+        return output
 
-    def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
-        """Generate and score one batch; see `Seq2SeqTrainer.prediction_step`."""
+    def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Score one batch, and let the model write for it; see `Seq2SeqTrainer.prediction_step`."""
+        loss, outputs, labels = self._prediction_step(model, inputs, *args, **kwargs)
+        if self._evaluated is not None and self.args.world_size > 1 and loss is not None:
+            self._share_loss(model, inputs, loss)
+        return loss, outputs, labels
+
+    def _share_loss(self, model: torch.nn.Module, inputs: dict[str, Any], loss: torch.Tensor) -> None:
+        """Count the loss of a batch by its rows, without the copies that fill up the last batches."""
+        size, processes = self.args.eval_batch_size, self.args.world_size
+        first = (self._evaluated.batches * processes + self.args.process_index) * size
+        rows = min(max(self._evaluated.total - first, 0), size)
+        self._evaluated.batches += 1
+        if self._evaluated.batches * processes * size > self._evaluated.total:
+            # All of them do it, for where a model is shared out none can without the others.
+            inputs = {name: value[: max(rows, 1)] for name, value in self._prepare_inputs(inputs).items()}
+            with torch.no_grad(), self.compute_loss_context_manager():
+                loss = self.compute_loss(model, inputs).detach()
+        value = loss.mean().item()
+        if rows and (np.isfinite(value) or not self.args.logging_nan_inf_filter):
+            self._evaluated.loss += value * rows
+            self._evaluated.rows += rows
+
+    def _get_num_items_in_batch(self, *args: Any) -> torch.Tensor | int | None:
+        # In training a batch counts by its tokens among those of all processes. In an evaluation its loss is the mean
+        # over its own, which the model knows better than a count of labels: nothing foretells the first of a row.
+        return None if self._evaluated is not None else super()._get_num_items_in_batch(*args)
+
+    def _prediction_step(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         if not self.args.predict_with_generate:
             return super().prediction_step(*args, **kwargs)
         # The parent writes defaults, a max_length of 20 among them, into the model's own settings.
@@ -305,6 +343,23 @@ class ZooTrainer(Seq2SeqTrainer):
             return super().prediction_step(*args, **kwargs)
         finally:
             self.model.generation_config = settings
+
+
+@dataclass
+class _SharedLoss:
+    """The loss of an evaluation that several processes share out: its sum over this one's rows, and their number.
+
+    Args:
+        total: rows of all processes.
+        loss: sum so far.
+        rows: counted so far.
+        batches: that this process has scored.
+    """
+
+    total: int
+    loss: float = 0.0
+    rows: int = 0
+    batches: int = 0
 
 
 class _Hooks(TrainerCallback):

@@ -105,7 +105,7 @@ def try_steps(
 
     Args:
         recipe: whose `training` section counts.
-        kind: what batches are made of: `pairs`, `blocks`, `masked`, `pictures`, `classes` or `answers`.
+        kind: what batches are made of: `pairs`, `blocks`, `masked`, `pictures`, `classes`, `tags` or `answers`.
         model: on the meta device; nothing is done with it.
         shape: of the batch that a device would read.
         precision: `fp32`, `bf16` or `fp16`.
@@ -128,7 +128,8 @@ def try_steps(
     )
     if shape.predicted is not None:
         predicted = round(shape.predicted / shape.target * step_shape.target)
-        step_shape = dataclasses.replace(step_shape, predicted=max(1, min(predicted, step_shape.target - 1)))
+        most = step_shape.target if kind == "tags" else step_shape.target - 1
+        step_shape = dataclasses.replace(step_shape, predicted=max(1, min(predicted, most)))
     torch.manual_seed(recipe.seed)
     built = _built(type(model), small)
     steps = _two_steps(recipe, kind, built, step_shape, precision)
@@ -191,9 +192,10 @@ def _batch(kind: str, config: Any, shape: BatchShape) -> dict[str, Tensor]:
         batch = {"input_ids": source, "labels": words(shape.target, config.vocab_size)}
         if getattr(config, "copy", False):
             batch["copy_ids"] = words(shape.source, config.vocab_size)
-    elif kind == "classes":
+    elif kind in ("classes", "tags"):
         batch = {"input_ids": words(shape.target, config.vocab_size)}
-        batch["labels"] = torch.randint(config.num_labels, (shape.rows,))
+        size = (shape.rows,) if kind == "classes" else (shape.rows, shape.target)
+        batch["labels"] = torch.randint(config.num_labels, size)
     elif kind == "answers":
         batch = {"input_ids": words(shape.target, config.vocab_size)}
         batch |= {name: torch.zeros(shape.rows, dtype=torch.long) for name in ("start_positions", "end_positions")}

@@ -52,6 +52,7 @@ from .contract import (
     check_refuses_pickle,
     check_resize,
     check_round_trip,
+    check_streaming,
 )
 from .encoders import (
     check_encoder_accumulation,
@@ -100,6 +101,7 @@ _CONTRACT = (
     check_padding,
     check_empty_text,
     check_generation_batch,
+    check_streaming,
     check_cache,
     check_chunked_decoding,
     check_continuation,

@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.generation import BaseStreamer
 
 from .batches import (
     aligned_logits,
@@ -119,6 +120,29 @@ def check_generation_batch(model: PreTrainedModel) -> None:
             assert (batch[row, len(alone) :] == pad).all()
         never = newly_written(model, prompts, num_beams=beams, max_new_tokens=7, suppress_tokens=[end])
         assert never.shape[1] == 7, "without an end, exactly max_new_tokens are written"
+
+
+def check_streaming(model: PreTrainedModel) -> None:
+    """`generate(streamer=...)` is told every token as it is written; beams, which have none yet, are refused."""
+
+    class Collector(BaseStreamer):
+        def __init__(self):
+            self.told, self.ended = [], False
+
+        def put(self, value: Tensor) -> None:
+            self.told.append(value.flatten().tolist())
+
+        def end(self) -> None:
+            self.ended = True
+
+    prompt, streamer = prompts_for(model)[:1], Collector()
+    options = {"max_new_tokens": 5, "suppress_tokens": [model.config.eos_token_id]}
+    whole = model.generate(prompt, **options)[0].tolist()
+    model.generate(prompt, streamer=streamer, **options)
+    start = prompt_length(model, prompt)
+    assert streamer.ended
+    assert streamer.told == [whole[:start], *([index] for index in whole[start:])]
+    assert_refused(lambda: model.generate(prompt, streamer=Collector(), num_beams=2, **options), "streamer", "beam")
 
 
 def check_cache(model: PreTrainedModel) -> None:

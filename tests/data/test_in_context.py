@@ -90,6 +90,31 @@ def test_no_task_and_no_word_of_the_test_is_in_training():
         assert not words[one] & words[other]
 
 
+def test_kinds_can_be_simple_tasks_by_name():
+    tasks = [
+        episode.task.name for episode in in_context_episodes("train", 200, kinds=["copy", "copy", "map"], shots=2)
+    ]
+    # Two of three, within five standard deviations; some maps are in other splits
+    assert 100 < tasks.count("copy") < 175
+    assert all(task == "copy" or task.startswith("map to ") for task in tasks)
+
+
+def test_easy_rows_have_few_letters_and_examples_of_one_length():
+    options = {"letters": 6, "min_length": 1, "max_length": 3, "same_length": True, "own_letters": True, "shots": 9}
+    sizes, lengths = set(), set()
+    for episode in in_context_episodes("train", 300, kinds=["map", "shift"], **options):
+        words = [source for source, _ in episode.pairs]
+        assert len(words) == 9
+        (length,) = {len(word) for word in words}
+        assert all(split_of(word) == "train" for word in words if length == 3)
+        lengths.add(length)
+        if length > 1:
+            # Of 18 letters or more, all that the row has are seen almost always
+            sizes.add(len({*"".join(words)}))
+    assert lengths == {1, 2, 3}
+    assert sizes == {2, 3, 4, 5, 6}
+
+
 def test_seeds_and_sizes():
     first = load_text_source("in_context", "test", size=6, shots=3)["text"][:]
     assert load_text_source("in_context", "test", size=9, shots=3)["text"][:6] == first
@@ -106,7 +131,8 @@ def test_seeds_and_sizes():
         ({"size": 0}, "size=0"),
         ({"shots": 0}, "shots=0"),
         ({"letters": 2}, "letters=2 must lie in 3..26"),
-        ({"min_length": 2}, "min_length=2"),
+        ({"min_length": 0}, "min_length=0"),
+        ({"split": "test", "min_length": 2}, "min_length=2, .*at least 3 in split 'test'"),
         ({"max_length": 2}, "max_length=2"),
         ({"kinds": ["shifts"]}, "kinds=.*simple, shift, composed, map"),
         ({"kinds": []}, "kinds="),

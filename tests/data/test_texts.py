@@ -79,8 +79,8 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path):
         load_texts(tmp_path / "absent.txt")
 
 
-def blocks_of(texts, tokenizer, size):
-    blocks = cut_blocks(datasets.Dataset.from_dict({"text": texts}), tokenizer, size)
+def blocks_of(texts, tokenizer, size, **options):
+    blocks = cut_blocks(datasets.Dataset.from_dict({"text": texts}), tokenizer, size, **options)
     assert blocks["labels"][:] == blocks["input_ids"][:]
     return blocks["input_ids"][:]
 
@@ -91,6 +91,14 @@ def test_every_block_begins_as_a_prompt_does():
     assert blocks_of(["abcde"], tokenizer, 3) == [[2, 4, 5], [2, 6, 7], [2, 8]]
     assert blocks_of(["ab", "c"], tokenizer, 4) == [[2, 4, 5, 3], [2, 6]]
     assert blocks_of(["abc"], tokenizer, 100) == [[2, 4, 5, 6]]
+    assert blocks_of(["ab", "c"], tokenizer, 4, join=False) == [[2, 4, 5, 3], [2, 6, 3]]
+    assert blocks_of(["abc", "", "de"], tokenizer, 3, join=False) == [
+        [2, 4, 5],
+        [2, 6, 3],
+        [2, 3],
+        [2, 7, 8],
+        [2, 3],
+    ]
     with pytest.raises(ValueError, match="block_size=1 must be at least 2"):
         blocks_of(["abc"], tokenizer, 1)
     with pytest.raises(ValueError, match="the texts have 0 tokens"):
@@ -104,6 +112,7 @@ def test_without_a_first_token_blocks_overlap_by_one():
     assert blocks_of(["a b c d e"], tokenizer, 3) == [[2, 3, 4], [4, 5, 6]]
     assert blocks_of(["a b", "c d"], tokenizer, 3) == [[2, 3, 1], [1, 4, 5]]
     assert blocks_of(["a b c d"], tokenizer, 3) == [[2, 3, 4], [4, 5]]
+    assert blocks_of(["a b", "c d e"], tokenizer, 3, join=False) == [[2, 3, 1], [4, 5, 6], [6, 1]]
     with pytest.raises(ValueError, match="block_size=1 must be at least 2"):
         blocks_of(["a b"], tokenizer, 1)
     with pytest.raises(ValueError, match="the texts have 1 tokens, none of which can be predicted"):

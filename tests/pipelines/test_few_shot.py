@@ -433,6 +433,8 @@ def test_refuses_models_and_queries_of_other_kinds(tokenizer):
     pipe = pipe_of("gpt", tokenizer)
     with pytest.raises(ValueError, match="query=3 must be a text"):
         pipe([3])
+    with pytest.raises(ValueError, match=r"inputs=None must be a text, a dict of texts, or a list"):
+        pipe(None)
     with pytest.raises(ValueError, match="query='a' is one text, and the template has x, y"):
         pipe("a", template="{x} {y} {z}", examples=[])
     config = hf_attnzoo.RNNSearchConfig(vocab_size=9, hidden_size=4, embedding_size=4, maxout_size=4)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from torch import nn
 from transformers import BertConfig, BertForQuestionAnswering, pipeline
 
@@ -142,6 +143,8 @@ def test_every_way_to_ask_and_any_batch_size(tokenizer, stock):
         pipe(EXAMPLES),
         pipe(EXAMPLES, batch_size=3),
         list(pipe(example for example in EXAMPLES)),
+        list(pipe(iter(EXAMPLES), batch_size=2)),
+        list(pipe(Dataset.from_list([{"id": 1, **example} for example in EXAMPLES]), batch_size=2)),
         pipe(question=questions, context=contexts, batch_size=2),
     ):
         for one, other in zip(answers, alone, strict=True):
@@ -184,7 +187,9 @@ def test_the_score_is_a_product_of_the_model_s_probabilities(tokenizer):
         ({"inputs": EXAMPLES[0], "max_answer_len": 0}, "max_answer_len=0"),
         ({"inputs": EXAMPLES[0], "doc_stride": -1}, "doc_stride=-1"),
         ({"inputs": EXAMPLES[0], "max_seq_len": 12, "doc_stride": 9}, "max_seq_len=12 leaves 6 .*doc_stride=9"),
-        ({"inputs": EXAMPLES[0], "max_seq_len": 5}, "max_seq_len=5"),
+        ({"inputs": EXAMPLES[0], "max_seq_len": 5}, "max_seq_len=5 leaves .*doc_stride=0"),
+        ({"inputs": 3}, "a dict with question and context, got int"),
+        ({"inputs": [EXAMPLES[0], None]}, "a dict with question and context, got NoneType"),
     ],
 )
 def test_what_makes_no_question_is_refused(tokenizer, call, message):
@@ -193,10 +198,13 @@ def test_what_makes_no_question_is_refused(tokenizer, call, message):
         pipe(**call)
 
 
-def test_a_long_question_is_cut(tokenizer):
+def test_a_long_question_is_cut_with_a_warning(tokenizer, caplog):
     pipe = QuestionAnsweringPipeline(make(tokenizer, False), tokenizer, device="cpu")
-    long = pipe(question=" ".join(["ann"] * 200), context=CONTEXT, max_question_len=5)
-    assert long == pipe(question=" ".join(["ann"] * 5), context=CONTEXT)
+    with caplog.at_level("WARNING"):
+        short = pipe(question=" ".join(["ann"] * 5), context=CONTEXT, max_question_len=5)
+        assert caplog.text == ""
+        assert pipe(question=" ".join(["ann"] * 200), context=CONTEXT, max_question_len=5) == short
+    assert "has 200 tokens and is cut at max_question_len=5" in caplog.text
 
 
 def test_saved_with_its_code(tokenizer, tmp_path):

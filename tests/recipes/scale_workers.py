@@ -143,7 +143,7 @@ def curve(content: dict[str, Any], batches: int, accumulation: int) -> dict[str,
             {
                 name: value
                 for name, value in entry.items()
-                if name.startswith("eval_") and not name.endswith(("loss", "runtime", "per_second"))
+                if name.startswith("eval_") and not name.endswith(("runtime", "per_second"))
             }
             for entry in history
             if "eval_loss" in entry
@@ -211,6 +211,11 @@ def stop_and_go_on(content: dict[str, Any], stop_at: int, output: str) -> None:
     run_recipe(again, Console(quiet=True))
 
 
+def whole_run(content: dict[str, Any]) -> str:
+    """Run a recipe; returns the folder of its model."""
+    return str(run_recipe(build_recipe(content), Console(quiet=True)).model)
+
+
 def resumed(rank: int, size: int, folder: Path, content: dict[str, Any], stop_at: int) -> None:
     """See `stop_and_go_on`; and write down what this process opens to write."""
     join_group(rank, size, folder)
@@ -230,6 +235,24 @@ def resumed(rank: int, size: int, folder: Path, content: dict[str, Any], stop_at
     torch.save = watched_save
     stop_and_go_on(content, stop_at, str(folder / "again"))
     (folder / f"written{rank}.json").write_text(json.dumps(written))
+
+
+def streamed(rank: int, size: int, folder: Path, content: dict[str, Any], stop_at: int) -> None:
+    """See `stop_and_go_on`; and write down which rows this process trains on, by run and by step."""
+    join_group(rank, size, folder)
+    step, runs = ZooTrainer.training_step, []
+
+    def watch(trainer: ZooTrainer, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        number = trainer.state.global_step
+        if not runs or number <= runs[-1][-1][0]:
+            runs.append([])
+        texts = trainer.processing_class.batch_decode(inputs["input_ids"], skip_special_tokens=True)
+        runs[-1].append((number, texts))
+        return step(trainer, model, inputs, *args, **kwargs)
+
+    ZooTrainer.training_step = watch
+    stop_and_go_on(content, stop_at, str(folder / "again"))
+    (folder / f"rows{rank}.json").write_text(json.dumps(runs))
 
 
 def sharded(

@@ -80,6 +80,7 @@ def test_an_installed_package_has_the_recipes_inside(tmp_path, monkeypatch):
 def test_shipped_recipes_build_what_they_ask_for(path):
     recipe = load_recipe(path)
     texts = {"source": ["ab b c d", "ab f"], "target": ["x y", "z x y"], "caption": ["x y", "z x y"]}
+    texts["tokens"] = [["ab", "b"], ["c"]]
     texts["text"] = texts["question"] = texts["context"] = texts["source"]
     family = FAMILIES[recipe.family]
     task = make_task(recipe.task or family.task, recipe)

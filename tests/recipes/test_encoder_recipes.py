@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hf_attnzoo.data import MaskingCollator, load_questions, masking_blocks
+from hf_attnzoo.evaluation.masked import masked_scores
 from hf_attnzoo.pipelines.question_answering import question_windows
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
 from hf_attnzoo.recipes.run import find_family
-from hf_attnzoo.recipes.tasks.masked_language_modeling import masked_scores
 from hf_attnzoo.recipes.tasks.question_answering import answer_tokens
 
 QUIET = Console(quiet=True)

@@ -153,6 +153,55 @@ def test_a_folder_of_pictures_trains_on_each_of_their_captions(tmp_path):
     assert "pointing" not in result.metrics
 
 
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+DAMAGES = {
+    "truncated": (truncate, "the image cannot be decoded"),
+    "missing": (lambda file: file.unlink(), "no such file"),
+    "text": (lambda file: file.write_text("no picture"), "the image cannot be decoded"),
+}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of noise, which doesn't shrink, and the recipe of a run on it."""
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 12), ("validation", 2), ("test", 2)):
+        (tmp_path / "data" / split).mkdir(parents=True)
+        for number in range(count):
+            pixels = draw.integers(256, size=(9, 9, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / split / f"{number}.png")
+        lines = ["file_name,caption", *(f"{number}.png,noise {number}" for number in range(count))]
+        (tmp_path / "data" / split / "metadata.csv").write_text("\n".join(lines))
+    content = recipe(tmp_path / "run")
+    content.data = type(content.data)(source=str(tmp_path / "data"))
+    return content
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_bad_picture_is_told_by_its_line_before_training(pictures, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(run_module, "train", lambda *args: pytest.fail("it went as far as training"))
+    spoil, message = DAMAGES[damage]
+    spoil(tmp_path / "data" / "train" / "5.png")
+    with pytest.raises(ValueError, match=rf"train/metadata\.csv:7: .*{message}"):
+        run_recipe(pictures, Console(quiet=True))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_picture_that_is_damaged_while_training_is_told_by_its_file(pictures, tmp_path, monkeypatch, damage):
+    train, file = run_module.train, tmp_path / "data" / "train" / "5.png"
+
+    def spoilt(*args):
+        DAMAGES[damage][0](file)
+        return train(*args)
+
+    monkeypatch.setattr(run_module, "train", spoilt)
+    with pytest.raises(ValueError, match=rf"row 5: {re.escape(str(file))}: the image cannot be decoded \(.+\)"):
+        run_recipe(pictures, Console(quiet=True))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -330,6 +330,21 @@ def test_another_number_of_processes_does_not_go_on_with_it(world):
         world.run()
 
 
+def test_a_key_that_there_was_not_yet_has_had_its_default(recipe_content, tmp_path):
+    content = recipe_content(tmp_path / "run")
+    claim_output(build_recipe(content), {})
+    file = tmp_path / "run" / "checkpoints" / "run.json"
+    identity = json.loads(file.read_text())
+    assert identity.pop("training.lora.dropout") == 0.0
+    file.write_text(json.dumps(identity))
+    assert claim_output(build_recipe(content), {}) is None
+    del identity["training.on_nonfinite"]
+    file.write_text(json.dumps(identity))
+    content["training"]["on_nonfinite"] = "skip"
+    with pytest.raises(ValueError, match=r"is of a run with training\.on_nonfinite='raise', not 'skip'"):
+        claim_output(build_recipe(content), {})
+
+
 def test_processes_that_share_no_disk_are_told(tmp_path, recipe_content):
     recipe = build_recipe(recipe_content(tmp_path / "run"))
     with pytest.raises(ValueError, match=r"run\.json, which the first process has written, is not to be seen here"):

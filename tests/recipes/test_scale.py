@@ -174,6 +174,52 @@ def test_two_processes_that_were_stopped_go_on_as_if_they_had_not_been(recipe_co
         assert {"run.json", "rng_state_0.pth", "trainer_state.json"} <= {Path(path).name for path in written[0]}
 
 
+def test_two_processes_train_adapters_and_go_on(recipe_content, tmp_path):
+    """Which reverse a word, from the checkpoint of another run."""
+    start_from = scale_workers.whole_run(recipe_content(tmp_path / "start", training__max_steps=2))
+    content = stoppable(recipe_content(tmp_path / "whole", model={}), lora={"rank": 2, "dropout": 0.2})
+    start(2, scale_workers.resumed, tmp_path, content | {"pretrained": {"model": start_from}}, 3)
+    assert same_model(tmp_path / "whole", tmp_path / "again")
+    factors = [(tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes() for name in ("whole", "again")]
+    assert factors[0] == factors[1]
+    folders = (Path(start_from), tmp_path / "whole" / "model")
+    before, after = (load_file(folder / "model.safetensors") for folder in folders)
+    changed = {name for name in before if not before[name].equal(after[name])}
+    assert len(changed) > 3
+    assert not any("embed" in name or "bias" in name for name in changed)
+
+
+def test_two_processes_share_out_a_stream_and_go_on(recipe_content, tmp_path):
+    # Thirty words of three letters, none of them twice
+    words = [f"{'abcde'[row % 5]} {'abcde'[row // 5 % 5]} {'abcde'[row // 25]}" for row in range(30)]
+    for split, some in (("train", words), ("validation", words[:3]), ("test", words[:2])):
+        lines = [json.dumps({"source": word, "target": word[::-1]}) for word in some]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    content = recipe_content(tmp_path / "whole", training__max_steps=9, training__eval_steps=3, evaluation__samples=0)
+    limits = {"max_source_length": 4, "max_target_length": 4}
+    content["data"] = {"source": str(tmp_path), "streaming": True, "buffer_size": 6, **limits}
+    content["tokenizer"]["train_rows"] = 30
+    content["training"]["batch_tokens"] = 24
+    start(2, scale_workers.streamed, tmp_path, content, 7)
+    assert same_model(tmp_path / "whole", tmp_path / "again")
+    passes = []
+    for rank in range(2):
+        whole, killed, rest = json.loads((tmp_path / f"rows{rank}.json").read_text())
+        # Checkpoints are at 3 and 6: it goes on with the batches that would have come.
+        assert [number for number, _ in rest] == [6, 7, 8]
+        assert killed == whole[:7]
+        assert rest == whole[6:]
+        texts = [text for _, some in whole for text in some]
+        # Three rows a batch: five batches are a pass, and four more are begun of the next.
+        assert len(texts) == 27
+        passes.append((texts[:15], texts[15:]))
+    first = [text for one in passes for text in one[0]]
+    assert sorted(first) == sorted(words)
+    # The next pass too gives no row to both, nor twice to one.
+    again = [text for one in passes for text in one[1]]
+    assert len(set(again)) == 24
+
+
 def launched(name, *options):
     file = ROOT / "training" / "accelerate" / name
     arguments = launch_command_parser().parse_args(["--config_file", str(file), *options, "train.py", "quickstart"])
@@ -254,9 +300,9 @@ def test_accelerate_reads_what_is_written_for_it(name, expected, precision, monk
 
 def test_launch_files_are_all_tested_and_explained():
     tested = test_accelerate_reads_what_is_written_for_it.pytestmark[0].args[1]
-    files = sorted((ROOT / "training" / "accelerate").iterdir())
+    files = sorted((ROOT / "training" / "accelerate").glob("*.yaml"))
     assert [file.name for file in files] == sorted(name for name, *_ in tested)
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "training" / "accelerate" / "README.md").read_text()
     for file in files:
         for line in file.read_text().splitlines():
             assert not line or line.startswith("#") or "  # " in line, f"{file.name}: {line}"

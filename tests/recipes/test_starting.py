@@ -68,7 +68,7 @@ def started(family, rows, console=QUIET, **content):
     task = make_task(row.task, recipe)
     with starting_point(recipe, row) as start:
         processor = starting_processor(start, recipe, task, rows, console)
-        return starting_model(start, recipe, row, task, processor, console), processor
+        return starting_model(start, recipe, row, task, processor, console)[0], processor
 
 
 def tokens_of(processor):

@@ -14,6 +14,7 @@ _TASKS = {
     "image-to-text": ("captioning", "CaptioningTask"),
     "masked-lm": ("masked_language_modeling", "MaskedLanguageModelingTask"),
     "text-classification": ("text_classification", "TextClassificationTask"),
+    "token-classification": ("token_classification", "TokenClassificationTask"),
     "question-answering": ("question_answering", "QuestionAnsweringTask"),
 }
 

@@ -1,7 +1,7 @@
 """What a run does that hangs on the kind of its data: the steps that every kind of task takes in its own way."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from ...data import token_lengths
+from ...evaluation import ShotScore
 from ...hub import CardTexts
 from ..schema import Recipe
 from ..trainer import ZooTrainer
@@ -27,11 +28,13 @@ class Outcome:
         metrics: scores, each `x` with its settings in `x_signature`.
         intervals: 95 % intervals of some of them.
         outputs: what the model wrote, for the first rows or for all.
+        shots: how many queries it got right after so many examples, where its data are prompts of examples.
     """
 
     metrics: dict[str, float | str]
     intervals: dict[str, tuple[float, float]]
     outputs: list[str]
+    shots: Sequence[ShotScore] = ()
 
 
 def one_vocabulary(recipe: Recipe) -> dict[str, Any]:

@@ -114,7 +114,9 @@ class CaptioningTask(WritingTask):
                 raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
             logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
         rows = rows.select(kept)
-        prepared = rows.select_columns(["image", "caption"])
+        # A file that is damaged later than it was looked at is named by what decodes it for a batch.
+        prepared = rows.select_columns(["image", "caption"]).cast_column("image", datasets.Image(decode=False))
+        prepared = prepared.add_column("row", kept)
         return prepared.add_column("labels", [labels[number] for number in kept]), rows
 
     def collator(self, processor: ShowAttendTellProcessor) -> CaptionCollator:

@@ -1,5 +1,6 @@
 """What the tasks of encoders have in common, whose models say something of a text, and write none."""
 
+import logging
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from ...registry import FAMILIES
 from ..schema import DataSection, EvaluationSection, MaskingSection, TrainingSection
 from ..trainer import ZooTrainer
 from .base import Task, one_vocabulary
+
+logger = logging.getLogger(__name__)
 
 # Keys that mean nothing to a task that masks nothing.
 MASKING = tuple(f"masking.{field.name}" for field in fields(MaskingSection))
@@ -46,7 +49,7 @@ class EncoderTask(Task):
 
     def check(self) -> None:
         recipe, name = self.recipe, self.card.task_name.lower()
-        for key in ("evaluation.tokenize", "evaluation.lowercase", *self.unused):
+        for key in ("evaluation.tokenize", "evaluation.lowercase", "data.join_texts", *self.unused):
             section, field = key.split(".")
             value = getattr(getattr(recipe, section), field)
             if value != getattr(_DEFAULTS[section](), field):
@@ -155,6 +158,60 @@ class EncoderTask(Task):
 
     def has_map(self, model: PreTrainedModel) -> bool:
         return True
+
+
+class ClassifyingTask(EncoderTask):
+    """See `Task`; what models say of a text, or of its words, is one of some classes."""
+
+    labels: tuple[str, ...] = ()
+    """Names of the classes, by their number."""
+
+    def adopt(self, processor: PreTrainedTokenizerBase, config: dict[str, Any]) -> None:
+        super().adopt(processor, config)
+        names = [
+            name for _, name in sorted((int(number), name) for number, name in config.get("id2label", {}).items())
+        ]
+        if sorted(names) == sorted(self.labels):
+            # Its head goes on, so its classes keep their numbers.
+            self.labels = tuple(names)
+
+    def label_fields(self) -> dict[str, Any]:
+        if not self.labels:
+            return {}
+        return {
+            "id2label": dict(enumerate(self.labels)),
+            "label2id": {name: number for number, name in enumerate(self.labels)},
+            "problem_type": "single_label_classification",
+        }
+
+    def cut(self) -> dict[str, Any]:
+        """Arguments of the tokenizer that cut a text off where the recipe says so."""
+        truncated = self.recipe.data.on_too_long == "truncate"
+        return {"truncation": True, "max_length": self.longest} if truncated else {}
+
+    def within_limit(self, prepared: Dataset, rows: Dataset) -> tuple[Dataset, Dataset]:
+        """Prepared rows that aren't too long, and the rows that they were made of.
+
+        Raises:
+            ValueError: if a row is too long and none may be, or all are.
+        """
+        data = self.recipe.data
+        if self.longest is None or data.on_too_long == "truncate":
+            return prepared, rows
+        lengths = token_lengths(prepared, "input_ids")
+        kept = np.flatnonzero(lengths <= self.longest)
+        if len(kept) < len(rows):
+            first = int((lengths > self.longest).argmax())
+            message = f"row {first} has {lengths[first]} tokens, with data.max_source_length={self.longest}"
+            if data.on_too_long == "raise" or len(kept) == 0:
+                raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
+            logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
+        return prepared.select(kept), rows.select(kept)
+
+    def check(self) -> None:
+        super().check()
+        if self.recipe.data.on_too_long == "truncate" and self.longest is None:
+            raise ValueError("data.on_too_long=truncate needs data.max_source_length, the tokens that are left")
 
 
 def whole(values: Sequence[torch.Tensor] | torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,16 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data import Seq2SeqCollator, cut_blocks, join_parts, load_text_source
-from ...evaluation import LIKELIHOOD_METRICS, TextLikelihood, row_losses, score_interval
+from ...data import Seq2SeqCollator, cut_blocks, in_context_episodes, join_parts, load_text_source
+from ...evaluation import (
+    LIKELIHOOD_METRICS,
+    SHOTS,
+    ShotScore,
+    TextLikelihood,
+    in_context_accuracy,
+    row_losses,
+    score_interval,
+)
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer
 from ..schema import DataSection, EvaluationSection
@@ -88,7 +96,7 @@ class LanguageModelingTask(Task):
 
     def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
         rows = join_parts(rows)
-        blocks = cut_blocks(rows, processor, self.recipe.data.block_size)
+        blocks = self._cut(rows, processor)
         # Samples come from all over the text.
         step = max(1, len(blocks) // _SAMPLES)
         some = [ids for ids in blocks[::step]["input_ids"] if len(ids) > _PROMPT][:_SAMPLES]
@@ -101,7 +109,11 @@ class LanguageModelingTask(Task):
         return blocks, samples.add_column("bytes", [sum(len(text.encode()) for text in rows["text"])] * len(some))
 
     def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
-        return cut_blocks(join_parts(rows), processor, self.recipe.data.block_size)
+        return self._cut(join_parts(rows), processor)
+
+    def _cut(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+        data = self.recipe.data
+        return cut_blocks(rows, processor, data.block_size, join=data.join_texts)
 
     def check_stream(self) -> None:
         block, budget = self.recipe.data.block_size, self.recipe.training.batch_tokens
@@ -162,7 +174,17 @@ class LanguageModelingTask(Task):
         if len(shown):
             inputs = {name: value.to(model.device) for name, value in self.inputs(processor, shown).items()}
             outputs = self.read(processor, model.generate(**inputs), shown)
-        return Outcome(metrics, intervals, outputs)
+        return Outcome(metrics, intervals, outputs, self._shots(model, processor))
+
+    def _shots(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> list[ShotScore]:
+        """What the model makes of new tasks, where that is what its data are about."""
+        data = self.recipe.data
+        options = {"source": data.source, "split": "test", **data.options, **data.test}
+        if options.pop("source") != "in_context":
+            return []
+        episodes = in_context_episodes(**options)
+        room = min(len(episode.pairs) for episode in episodes) - 1
+        return in_context_accuracy(model, processor, episodes, shots=[shots for shots in SHOTS if shots <= room])
 
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
         return row["prompt"], row["continuation"], output

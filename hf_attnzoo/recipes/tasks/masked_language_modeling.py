@@ -2,32 +2,26 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from datasets import Dataset
 from torch import Tensor
-from torch.nn import functional
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
 from ...data import MaskingCollator, join_parts, load_texts, masked_once, masking_blocks, tokenize_texts
 from ...evaluation import bootstrap_interval
+from ...evaluation.likelihood import exponential
+from ...evaluation.masked import MASKED_METRICS, masked_scores, masked_statistics
 from ...hub import CardTexts
-from ...models.losses import IGNORE_INDEX
 from ..trainer import ZooTrainer
 from .base import Outcome
-from .encoding import EncoderTask, whole
+from .encoding import EncoderTask
 
 # The masks that models are scored on are the same for every run.
 _SEED = 0
-
-# e to the power of more than this is no floating-point number.
-_LARGEST_EXPONENT = 709
 
 # Of a sample: its longest text in tokens, how much stands before the mask, and most samples.
 _LENGTH, _BEFORE, _SAMPLES = 28, 6, 100
@@ -46,7 +40,7 @@ class MaskedLanguageModelingTask(EncoderTask):
         sample_columns=("text", "the word", "output"),
     )
     head = "AutoModelForMaskedLM"
-    metrics = ("cross_entropy", "perplexity", "masked_accuracy")
+    metrics = MASKED_METRICS
     unused = ("data.max_target_length", "data.on_too_long", "data.stride")
     own_data = "attnzoo train bert-mlm data.source=YOUR_TEXT.txt"
 
@@ -148,8 +142,8 @@ class MaskedLanguageModelingTask(EncoderTask):
 
     def trainer_options(self, processor: PreTrainedTokenizerBase, validation: Dataset) -> dict[str, Any]:
         def compute(prediction: EvalPrediction) -> dict[str, float]:
-            scores = _scores(prediction.predictions)
-            return {name: scores[name] for name in self.recipe.evaluation.metrics}
+            sums = prediction.predictions
+            return {name: masked_statistics(name, sums).value for name in self.recipe.evaluation.metrics}
 
         return {"compute_metrics": compute, "preprocess_logits_for_metrics": masked_scores}
 
@@ -160,17 +154,17 @@ class MaskedLanguageModelingTask(EncoderTask):
         sums = trainer.predict(prepared).predictions
         if not trainer.is_world_process_zero():
             return None
-        scores, masking = _scores(sums), self.recipe.masking
+        masking = self.recipe.masking
         signature = (
             f"unit:{masking.unit}|share:{masking.probability}|masks:seed {_SEED}|tokens:{int(sums[:, 2].sum())}"
         )
         metrics: dict[str, float | str] = {}
         for name in self.recipe.evaluation.metrics:
-            metrics[name], metrics[f"{name}_signature"] = scores[name], signature
+            metrics[name], metrics[f"{name}_signature"] = masked_statistics(name, sums).value, signature
         losses = bootstrap_interval(sums[:, 0], sums[:, 2])
         intervals = {
             "cross_entropy": losses,
-            "perplexity": tuple(map(_exp, losses)),
+            "perplexity": tuple(map(exponential, losses)),
             "masked_accuracy": bootstrap_interval(sums[:, 1], sums[:, 2]),
         }
         intervals = {name: between for name, between in intervals.items() if name in metrics}
@@ -205,33 +199,3 @@ class _MaskedRows(MaskingCollator):
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         return self.pad(rows, rows) if len(rows) and "labels" in rows[0] else super().__call__(rows)
-
-
-def masked_scores(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
-    """What evaluation keeps of the logits: of every row its summed loss, right guesses and masked tokens.
-
-    Args:
-        logits: shape `(B, T, V)`; the first of several outputs.
-        labels: shape `(B, T)`, -100 where nothing is masked.
-
-    Returns:
-        Shape `(B, 3)`, losses in nats.
-    """
-    logits = whole(logits).float()
-    losses = functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none")
-    masked = labels != IGNORE_INDEX
-    right = masked & (logits.argmax(dim=-1) == labels)
-    return torch.stack([losses.sum(dim=1), right.sum(dim=1), masked.sum(dim=1)], dim=1)
-
-
-def _scores(sums: np.ndarray) -> dict[str, float]:
-    loss, right, masked = sums.astype(np.float64).sum(axis=0)
-    return {
-        "cross_entropy": float(loss / masked),
-        "perplexity": _exp(loss / masked),
-        "masked_accuracy": float(right / masked),
-    }
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < _LARGEST_EXPONENT else math.inf

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import plot_grid, question_attention_map
-from ...data import load_questions
+from ...data import load_annotated_source
 from ...evaluation import bootstrap_interval, wilson_interval
 from ...evaluation.squad import SQUAD_METRICS, squad_exact, squad_f1, squad_metrics
 from ...hub import CardTexts
@@ -47,7 +47,7 @@ class QuestionAnsweringTask(EncoderTask):
     """Whether there are questions without an answer in the training split, so that the model may find none."""
 
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
-        rows = load_questions(source, **options)
+        rows = load_annotated_source("question-answering", source, **options)
         if training:
             self.no_answer = not all(rows["answers"])
         return rows

@@ -2,29 +2,25 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset
 from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import plot_grid, summary_attention_map
-from ...data import load_labelled, token_lengths
+from ...data import load_annotated_source
 from ...evaluation import wilson_interval
 from ...evaluation.classification import CLASSIFICATION_METRICS, classification_metrics
 from ...hub import CardTexts
 from ..trainer import ZooTrainer
 from .base import Outcome
-from .encoding import MASKING, EncoderTask, whole
-
-logger = logging.getLogger(__name__)
+from .encoding import MASKING, ClassifyingTask, whole
 
 
-class TextClassificationTask(EncoderTask):
+class TextClassificationTask(ClassifyingTask):
     """Rows have the columns `text` and `label`, the name of a class, and `text_pair` where there are pairs."""
 
     card = CardTexts(
@@ -41,11 +37,8 @@ class TextClassificationTask(EncoderTask):
     unused = ("data.max_target_length", "data.block_size", "data.stride", *MASKING)
     own_data = "attnzoo train sentence-classification data.source=YOUR_TEXTS.csv"
 
-    labels: tuple[str, ...] = ()
-    """Names of the classes, by their number."""
-
     def load(self, source: str, training: bool, **options: Any) -> Dataset:
-        rows = load_labelled(source, **options)
+        rows = load_annotated_source("text-classification", source, **options)
         if training:
             self.labels = tuple(sorted(set(rows["label"]), key=lambda name: (not name.isdecimal(), len(name), name)))
             if names := options.get("label_names"):
@@ -53,15 +46,6 @@ class TextClassificationTask(EncoderTask):
             if len(self.labels) < 2:
                 raise ValueError(f"data: the training split of {source!r} has the class {self.labels[0]!r} alone")
         return rows
-
-    def adopt(self, processor: PreTrainedTokenizerBase, config: dict[str, Any]) -> None:
-        super().adopt(processor, config)
-        names = [
-            name for _, name in sorted((int(number), name) for number, name in config.get("id2label", {}).items())
-        ]
-        if sorted(names) == sorted(self.labels):
-            # Its head goes on, so its classes keep their numbers.
-            self.labels = tuple(names)
 
     def show(self, row: dict[str, Any]) -> str:
         return f"{_text(row)!r} → {row['label']}"
@@ -76,37 +60,16 @@ class TextClassificationTask(EncoderTask):
         pairs = list(rows["text_pair"]) if "text_pair" in _columns(rows) else []
         return ([*rows["text"], *pairs],)
 
-    def label_fields(self) -> dict[str, Any]:
-        if not self.labels:
-            return {}
-        return {
-            "id2label": dict(enumerate(self.labels)),
-            "label2id": {name: number for number, name in enumerate(self.labels)},
-            "problem_type": "single_label_classification",
-        }
-
     def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
-        data, numbers = self.recipe.data, {name: number for number, name in enumerate(self.labels)}
+        numbers = {name: number for number, name in enumerate(self.labels)}
         for name in sorted(set(rows["label"])):
             if name not in numbers:
                 raise ValueError(f"data: the class {name!r} is none of the training split's, {', '.join(self.labels)}")
-        cut = {"truncation": True, "max_length": self.longest} if data.on_too_long == "truncate" else {}
-        if cut and self.longest is None:
-            raise ValueError("data.on_too_long=truncate needs data.max_source_length, the tokens that are left")
-        encoded = processor(*_arguments(rows), verbose=False, return_attention_mask=False, **cut)
+        encoded = processor(*_arguments(rows), verbose=False, return_attention_mask=False, **self.cut())
         columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
-        prepared = Dataset.from_dict({**columns, "labels": [numbers[name] for name in rows["label"]]})
-        if self.longest is None or cut:
-            return prepared, rows
-        lengths = token_lengths(prepared, "input_ids")
-        kept = np.flatnonzero(lengths <= self.longest)
-        if len(kept) < len(rows):
-            first = int((lengths > self.longest).argmax())
-            message = f"row {first} has {lengths[first]} tokens, with data.max_source_length={self.longest}"
-            if data.on_too_long == "raise" or len(kept) == 0:
-                raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
-            logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
-        return prepared.select(kept), rows.select(kept)
+        return self.within_limit(
+            Dataset.from_dict({**columns, "labels": [numbers[name] for name in rows["label"]]}), rows
+        )
 
     def trainer_options(self, processor: PreTrainedTokenizerBase, validation: Dataset) -> dict[str, Any]:
         def compute(prediction: EvalPrediction) -> dict[str, float]:
@@ -137,16 +100,12 @@ class TextClassificationTask(EncoderTask):
         return json.dumps(_questions(rows.select([0]))[0], ensure_ascii=False)
 
     def draw(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase, rows: Dataset, path: Path) -> None:
-        cut = {"max_length": self._cut().get("max_length")}
+        cut = {"max_length": self.cut().get("max_length")}
         maps = [summary_attention_map(model, processor, row["text"], row.get("text_pair"), **cut) for row in rows]
         plot_grid(maps, path, titles=[item.source_text for item in maps], columns=1, vmax=0.5)
 
-    def _cut(self) -> dict[str, Any]:
-        truncated = self.recipe.data.on_too_long == "truncate"
-        return {"truncation": True, "max_length": self.longest} if truncated else {}
-
     def inputs(self, processor: PreTrainedTokenizerBase, rows: Dataset) -> dict[str, Tensor]:
-        return dict(processor(*_arguments(rows), padding=True, return_tensors="pt", **self._cut()))
+        return dict(processor(*_arguments(rows), padding=True, return_tensors="pt", **self.cut()))
 
     def judged(
         self, outputs: Any, processor: PreTrainedTokenizerBase, inputs: Mapping[str, Tensor], rows: Dataset
@@ -154,7 +113,7 @@ class TextClassificationTask(EncoderTask):
         return [self.labels[number] for number in outputs.logits.argmax(dim=-1).tolist()]
 
     def ask(self, pipe: Any, rows: Dataset) -> list[str]:
-        return [answer["label"] for answer in pipe(_questions(rows), **self._cut())]
+        return [answer["label"] for answer in pipe(_questions(rows), **self.cut())]
 
 
 def best_class(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:

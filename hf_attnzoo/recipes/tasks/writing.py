@@ -40,6 +40,8 @@ class WritingTask(Task):
     def rehearse(self, trainer: ZooTrainer) -> None:
         if self.recipe.data.block_size is not None:
             raise ValueError(f"data.block_size={self.recipe.data.block_size} is for language models: leave it out")
+        if not self.recipe.data.join_texts:
+            raise ValueError("data.join_texts=False is for language models: leave it out")
         evaluation = self.recipe.evaluation
         generation_metrics(["a"], ["a"], tokenize=evaluation.tokenize, names=evaluation.metrics, sources=["a"])
         model = trainer.model.eval()
