@@ -109,6 +109,13 @@ def test_dates(name):
     assert [output["translation_text"] for output in translate(list(DATES))] == list(DATES.values())
 
 
+def test_words():
+    # As anybody says them who speaks American English; the last is no word
+    said = {"stone": "S T OW N", "light": "L AY T", "paper": "P EY P ER", "blick": "B L IH K"}
+    say = pipeline("attnzoo-translation", model=hf_attnzoo.pretrained("g2p-luong"))
+    assert [output["translation_text"] for output in say(list(said))] == list(said.values())
+
+
 def test_pictures(tmp_path):
     # A cyan square, large, to the left of a red triangle, small; drawn here by hand
     picture = Image.new("RGB", (64, 64), (225, 225, 225))
