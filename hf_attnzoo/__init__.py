@@ -11,6 +11,7 @@ from .registry import FAMILIES, Family, register
 
 if TYPE_CHECKING:
     from .attention_maps import AttentionMap, ImageAttentionMap, attention_map
+    from .hub.starters import pretrained
     from .models.configuration_bert import BERTConfig
     from .models.configuration_gpt import GPTConfig
     from .models.configuration_luong import LuongConfig
@@ -88,6 +89,7 @@ __all__ = [
     "AttentionMap",
     "ImageAttentionMap",
     "attention_map",
+    "pretrained",
 ]
 
 _LAZY = {
@@ -102,6 +104,7 @@ _LAZY = {
     "CaptioningPipeline": "pipelines",
     "QuestionAnsweringPipeline": "pipelines",
     "FewShotPipeline": "pipelines",
+    "pretrained": "hub.starters",
 }
 
 

@@ -14,7 +14,8 @@ import typer
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Folder of a saved model, or its name on the Hub.")
+    str,
+    typer.Argument(metavar="MODEL", help="Folder of a saved model, one of `attnzoo starters`, or a name on the Hub."),
 ]
 BeamsOption = Annotated[
     int | None, typer.Option("--beams", "-b", min=1, help="Hypotheses of beam search; 1 is greedy.")
@@ -320,7 +321,8 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="Folder of a saved model, its name on the Hub, or a file of outputs, one a line."
+            metavar="MODEL",
+            help="Folder of a saved model, one of `attnzoo starters`, a name on the Hub, or a file of outputs.",
         ),
     ],
     data: Annotated[str, typer.Argument(help="File, folder, dataset on the Hub, or a built-in source such as dates.")],
@@ -434,10 +436,11 @@ def convert(
     from transformers.utils import logging
 
     from .conversion import convert as convert_checkpoint
+    from .hub import find_model
 
     logging.disable_progress_bar()
     with _plain_errors():
-        convert_checkpoint(source, target, to)
+        convert_checkpoint(find_model(source), target, to)
     typer.echo(f"{source}: converted to {target}")
 
 
@@ -459,7 +462,12 @@ def average(
 
 @app.command()
 def card(
-    folder: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that a run has saved its model in.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="Folder that a run has saved its model in, or one of `attnzoo starters`."
+        ),
+    ],
     target: Annotated[Path, typer.Argument(metavar="NAME", help="Where to, such as model_cards/dates.")],
 ) -> None:
     """Copy the card of a run and its pictures to where cards are collected, under a name of their own."""
@@ -472,7 +480,10 @@ def card(
 
 @app.command()
 def push(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that a run has saved its model in.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder that a run has saved its model in, or one of `attnzoo starters`."),
+    ],
     repo: Annotated[str, typer.Argument(metavar="REPO", help="USER/NAME on the Hub, or NAME; made if need be.")],
     private: Annotated[bool, typer.Option("--private", help="Make a repository that its owner alone sees.")] = False,
     with_code: Annotated[
@@ -520,6 +531,21 @@ def families() -> None:
         rows.append((family.name, family.summary, family.paper, presets, pipelines))
     make_console().print(_table(("family", "what it is", "paper", "presets", "pipelines"), rows))
     typer.echo(f"recipes: {', '.join(shipped_recipes())}")
+
+
+@app.command()
+def starters() -> None:
+    """List the trained models that come with the package; wherever a command takes a model, it takes their names."""
+    from .hub import STARTERS
+    from .recipes.reporting import make_console
+
+    rows = []
+    for name, starter in STARTERS.items():
+        size = f"{starter.size / 1e6:.1f} MB"
+        rows.append((name, starter.summary, starter.family.name, f"{starter.parameters:,}", size, starter.recipe))
+    make_console().print(_table(("name", "what it does", "family", "parameters", "size", "recipe"), rows))
+    for starter in STARTERS.values():
+        typer.echo(shlex.join(starter.example))
 
 
 def _evaluated_task(systems: list[str], data: str) -> str:
@@ -634,8 +660,8 @@ def _foreseen(
         if name not in LIKELIHOOD_METRICS:
             raise ValueError(f"--metrics has {name!r}; those of a language model are {', '.join(LIKELIHOOD_METRICS)}")
     texts = load_text_source(data, **arguments)["text"]
-    with _named(model):
-        loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    with _found(model) as place:
+        loaded, tokenizer = AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
     likelihood = text_likelihood(loaded, tokenizer, list(texts), block_size=block_size, batch_size=batch_size)
     tokens = int(likelihood.losses[:, 1].sum())
     report: dict[str, Any] = {"tokens": tokens, "intervals": {}}
@@ -786,8 +812,8 @@ def _load(model: str) -> tuple[Any, Any]:
     """A model of any family, with the head that writes where it has one, and its tokenizer or processor."""
     import transformers
 
-    with _named(model):
-        config = transformers.AutoConfig.from_pretrained(model)
+    with _found(model) as place:
+        config = transformers.AutoConfig.from_pretrained(place)
         processor = transformers.AutoTokenizer
         if type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
             head, processor = transformers.AutoModelForImageTextToText, transformers.AutoProcessor
@@ -797,23 +823,23 @@ def _load(model: str) -> tuple[Any, Any]:
             head = transformers.AutoModel
         else:
             head = transformers.AutoModelForCausalLM
-        return head.from_pretrained(model), processor.from_pretrained(model)
+        return head.from_pretrained(place), processor.from_pretrained(place)
 
 
 def _pipeline(model: str, task: str = "seq2seq") -> Any:
     from transformers import pipeline
 
     _check_task(model, task)
-    with _named(model):
-        return pipeline(_PIPELINES[task][0], model=model)
+    with _found(model) as place:
+        return pipeline(_PIPELINES[task][0], model=place)
 
 
 def _few_shot_pipeline(model: str) -> Any:
     from transformers import pipeline
 
     _check_task(model, "causal-lm")
-    with _named(model):
-        return pipeline("attnzoo-few-shot", model=model)
+    with _found(model) as place:
+        return pipeline("attnzoo-few-shot", model=place)
 
 
 def _embedder(embed: str | None) -> Any:
@@ -824,8 +850,8 @@ def _embedder(embed: str | None) -> Any:
 
     if embed is None or embed in SIMILARITIES:
         return embed
-    with _named(embed):
-        return pipeline("feature-extraction", model=embed)
+    with _found(embed) as place:
+        return pipeline("feature-extraction", model=place)
 
 
 def _fields(text: str) -> str | dict[str, str]:
@@ -854,24 +880,28 @@ def _family(model: str) -> Any:
 
     from .registry import FAMILIES
 
-    with _named(model):
-        config = AutoConfig.from_pretrained(model)
+    with _found(model) as place:
+        config = AutoConfig.from_pretrained(place)
     return next((family for family in FAMILIES.values() if isinstance(config, family.config_class)), None)
 
 
 @contextmanager
-def _named(model: str) -> Iterator[None]:
-    """Load quietly; a model that can't be had is named."""
+def _found(model: str) -> Iterator[str]:
+    """What to load quietly, a folder or a name on the Hub; a model that can't be had is named."""
     from transformers.utils import logging
 
+    from .hub import find_model
+
     logging.disable_progress_bar()
-    if not Path(model).exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
+    place = find_model(model)
+    if not Path(place).exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
         raise FileNotFoundError(f"{model}: no such folder")
     try:
-        yield
+        yield place
     except OSError as error:
-        if Path(model).is_dir():
+        if Path(place).is_dir():
             raise
         raise FileNotFoundError(
-            f"{model}: no such folder here, and no such model could be had from the Hub ({error})"
+            f"{model}: no such folder here, and no such model could be had from the Hub; "
+            f"`attnzoo starters` has those of the package ({error})"
         ) from error

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .checking import card_links, check_card, export_card
     from .curve import plot_curve
     from .pushing import Push, push_checkpoint, read_checkpoint
+    from .starters import STARTERS, Starter, find_model, pretrained
 
 __all__ = [
     "CardTexts",
@@ -25,12 +26,17 @@ __all__ = [
     "push_checkpoint",
     "read_checkpoint",
     "Push",
+    "STARTERS",
+    "Starter",
+    "pretrained",
+    "find_model",
 ]
 
 # Seconds to import, for matplotlib or torch: only for those who need them
 _LAZY = {"check_card": "checking", "export_card": "checking", "card_links": "checking", "plot_curve": "curve"}
 _LAZY |= dict.fromkeys(("average_checkpoints", "average_weights", "load_average"), "averaging")
 _LAZY |= dict.fromkeys(("push_checkpoint", "read_checkpoint", "Push"), "pushing")
+_LAZY |= dict.fromkeys(("STARTERS", "Starter", "pretrained", "find_model"), "starters")
 
 
 def __getattr__(name: str) -> Any:

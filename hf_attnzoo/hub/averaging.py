@@ -12,6 +12,7 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..registry import FAMILIES
+from .starters import find_model
 
 # What the trainer keeps in a checkpoint for itself; a shared model has none of it.
 _TRAINER_FILES = ("trainer_state", "training_args", "optimizer", "scheduler", "scaler", "rng_state", "global_step")
@@ -84,7 +85,7 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
     Configuration, generation settings, tokenizer and code are those of the last folder.
 
     Args:
-        folders: of checkpoints of one run, or of models fine-tuned from one.
+        folders: of checkpoints of one run, or of models fine-tuned from one; or names of `STARTERS`.
         output: folder to write, which doesn't exist or is empty; it appears whole or not at all.
 
     Returns:
@@ -94,7 +95,7 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
         FileNotFoundError: if a folder has no safetensors or no configuration.
         ValueError: if `output` holds something, or the weights don't match; see `average_weights`.
     """
-    folders, output = [Path(folder) for folder in folders], Path(output)
+    folders, output = [Path(find_model(folder)) for folder in folders], Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"output={output} holds something: name a new folder")
     if not folders:

@@ -129,23 +129,6 @@ def model_card(facts: RunFacts) -> ModelCard:
     Returns:
         The card; `card.save(path)` writes it.
     """
-    scores = {name: value for name, value in facts.metrics.items() if not name.endswith("_signature")}
-    results = [
-        EvalResult(
-            task_type=facts.kind.pipeline_tag,
-            task_name=facts.kind.task_name,
-            dataset_type=facts.data_name,
-            dataset_name=facts.data_name,
-            dataset_split="test",
-            metric_type=name,
-            metric_name=metric_name(name),
-            metric_value=round(value, 4),
-            metric_args={"signature": facts.metrics[f"{name}_signature"]},
-        )
-        for name, value in scores.items()
-        # The Hub has no way to say that a score is no number
-        if math.isfinite(value)
-    ]
     data = ModelCardData(
         model_name=facts.name,
         license=facts.license,
@@ -153,7 +136,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         pipeline_tag=facts.kind.pipeline_tag,
         tags=["hf-attnzoo", *(["attention"] if facts.attends else []), *facts.kind.tags],
         datasets=list(facts.hub_datasets) or None,
-        eval_results=results or None,
+        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics) or None,
     )
     sections = [
         f"# {facts.name}",
@@ -161,10 +144,10 @@ def model_card(facts: RunFacts) -> ModelCard:
         "hf-attnzoo; this card was written by the training run.",
         _use(facts),
         "## Results",
-        _results_table(facts, scores),
+        results_table(facts.metrics, facts.intervals),
         *(["![Attention maps](attention.png)"] if facts.has_map else []),
         "## Samples",
-        _table(facts.kind.sample_columns, [[_verbatim(text) for text in row] for row in facts.samples]),
+        samples_table(facts.kind, facts.samples),
         "## Data",
         _data(facts),
         "## Training",
@@ -201,13 +184,43 @@ from transformers import pipeline
 {CODE_NOTE}"""
 
 
-def _results_table(facts: RunFacts, scores: Mapping[str, float]) -> str:
+def evaluation_results(kind: CardTexts, data_name: str, metrics: Mapping[str, float | str]) -> list[EvalResult]:
+    """Scores on the test split as the Hub reads them; see `RunFacts` for the arguments."""
+    return [
+        EvalResult(
+            task_type=kind.pipeline_tag,
+            task_name=kind.task_name,
+            dataset_type=data_name,
+            dataset_name=data_name,
+            dataset_split="test",
+            metric_type=name,
+            metric_name=metric_name(name),
+            metric_value=round(value, 4),
+            metric_args={"signature": metrics[f"{name}_signature"]},
+        )
+        for name, value in _scores(metrics).items()
+        # The Hub has no way to say that a score is no number
+        if math.isfinite(value)
+    ]
+
+
+def results_table(metrics: Mapping[str, float | str], intervals: Mapping[str, tuple[float, float]]) -> str:
+    """The same as people read them, with intervals."""
     rows = []
-    for name, value in scores.items():
-        interval = facts.intervals.get(name)
+    for name, value in _scores(metrics).items():
+        interval = intervals.get(name)
         between = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else "n/a"
-        rows.append((metric_name(name), f"{value:.4f}", between, f"`{facts.metrics[f'{name}_signature']}`"))
+        rows.append((metric_name(name), f"{value:.4f}", between, f"`{metrics[f'{name}_signature']}`"))
     return _table(("metric on the test split", "value", "95 % interval", "settings"), rows)
+
+
+def samples_table(kind: CardTexts, samples: Sequence[tuple[str, ...]]) -> str:
+    """What a model wrote, beside what it should have; see `RunFacts` for the arguments."""
+    return _table(kind.sample_columns, [[_verbatim(text) for text in row] for row in samples])
+
+
+def _scores(metrics: Mapping[str, float | str]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.endswith("_signature")}
 
 
 def _evaluations(facts: RunFacts) -> list[str]:

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
 from ..attention_maps.plotting import write_whole
+from .starters import find_model
 
 _FENCE = re.compile(r"^(`{3,}|~{3,}).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(?<![\\`])(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -81,7 +82,7 @@ def export_card(folder: str | PathLike, target: str | PathLike) -> list[Path]:
     `NAME-x.png`; the links follow.
 
     Args:
-        folder: of the model, with `README.md`.
+        folder: of the model, with `README.md`; or a name of `STARTERS`.
         target: where to, `NAME` or `NAME.md` in any folder, which is made as needed.
 
     Returns:
@@ -91,7 +92,7 @@ def export_card(folder: str | PathLike, target: str | PathLike) -> list[Path]:
         FileNotFoundError: there is no card.
         ValueError: one that is not fit for the Hub; see [`check_card`].
     """
-    card_path, target = Path(folder) / "README.md", Path(target)
+    card_path, target = Path(find_model(folder)) / "README.md", Path(target)
     if not card_path.is_file():
         raise FileNotFoundError(f"{card_path}: no such card")
     check_card(card_path)

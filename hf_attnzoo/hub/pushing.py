@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import count
 from os import PathLike
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
@@ -24,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 
 from .card import CODE_NOTE, HERE, NO_CODE_NOTE
 from .checking import card_links, check_card
+from .starters import find_model, is_starter
 
 CARD, CONFIG, WEIGHTS, INDEX = "README.md", "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -102,7 +105,7 @@ def push_checkpoint(
     The token is the one that huggingface_hub finds: `HF_TOKEN`, or what `hf auth login` has kept.
 
     Args:
-        folder: of the model, with `README.md`.
+        folder: of the model, with `README.md`; or a name of `STARTERS`.
         repo_id: `user/name`, or `name` for the user whose token it is. Made if it isn't there.
         private: whether a repository that is made is seen by its owner alone.
         with_code: whether the code goes too. Without it the repository loads where hf_attnzoo is imported, and there
@@ -121,7 +124,7 @@ def push_checkpoint(
             or that may not write; no such repository or revision; a public repository where `private` is asked for.
         ConnectionError: the Hub can't be reached, or the connection broke off; what has arrived isn't sent again.
     """
-    folder = Path(folder)
+    folder = Path(find_model(folder))
     contents = read_checkpoint(folder, with_code=with_code)
     left_out = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir() if path.name not in contents)
     left_out = [name for name in left_out if not any(path.startswith(name) for path in contents)]
@@ -150,7 +153,7 @@ def read_checkpoint(folder: str | PathLike, *, with_code: bool = True) -> dict[s
     """See that a folder holds a model that is fit for the Hub, and say what of it goes there.
 
     Args:
-        folder: of the model.
+        folder: of the model; or a name of `STARTERS`, whose code is the package's.
         with_code: whether its code goes too. Without it no configuration names that code any more.
 
     Returns:
@@ -159,7 +162,12 @@ def read_checkpoint(folder: str | PathLike, *, with_code: bool = True) -> dict[s
     Raises:
         FileNotFoundError, ValueError: see `push_checkpoint`.
     """
-    folder = Path(folder)
+    folder = Path(find_model(folder))
+    if with_code and is_starter(folder):
+        with TemporaryDirectory() as scratch:
+            _add_code(folder, Path(scratch))
+            files = read_checkpoint(scratch)
+            return {name: file.read_bytes() if isinstance(file, Path) else file for name, file in files.items()}
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
     if not (folder / CONFIG).is_file():
@@ -185,6 +193,23 @@ def read_checkpoint(folder: str | PathLike, *, with_code: bool = True) -> dict[s
             content.pop("custom_pipelines", None)
             contents[name] = (json.dumps(_without_auto_map(content), indent=2, ensure_ascii=False) + "\n").encode()
     return contents
+
+
+def _add_code(folder: Path, target: Path) -> None:
+    """Save a model of ours that lies in a folder without its code again, as a run would have."""
+    from transformers import AutoConfig, pipeline
+
+    from ..registry import FAMILIES
+
+    config = AutoConfig.from_pretrained(folder)
+    family = next(family for family in FAMILIES.values() if isinstance(config, family.config_class))
+    pipeline(family.pipelines[0], model=str(folder)).save_pretrained(target)
+    for path in folder.iterdir():
+        # The weights are as they were, in 16 bits; what may name code is as it has just been saved
+        if path.name not in _CLASS_NAMING:
+            copyfile(path, target / path.name)
+    card = (folder / CARD).read_text(encoding="utf-8").replace(NO_CODE_NOTE, CODE_NOTE)
+    (target / CARD).write_text(card, encoding="utf-8")
 
 
 def _check_config(folder: Path) -> None:

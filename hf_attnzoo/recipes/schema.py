@@ -111,9 +111,10 @@ class PretrainedSection:
     """A checkpoint that the run starts from, rather than from random weights.
 
     Args:
-        model: folder, or name on the Hub, of a model of the family, its head for another task left aside; or of one in
-            transformers' own format, or a training program's, that `attnzoo convert` reads. None: random weights. The
-            sizes are the checkpoint's, and the `model` section holds what shall be otherwise, such as `dropout`.
+        model: folder, one of `attnzoo starters`, or name on the Hub, of a model of the family, its head for another
+            task left aside; or of one in transformers' own format, or a training program's, that `attnzoo convert`
+            reads. None: random weights. The sizes are the checkpoint's, and the `model` section holds what shall be
+            otherwise, such as `dropout`.
         revision: commit, branch or tag on the Hub.
         tokenizer: `keep` the checkpoint's, and don't look at the `tokenizer` section; `extend` it with what it has no
             entry for in the training data; or `train` one as the `tokenizer` section says, with embeddings that start

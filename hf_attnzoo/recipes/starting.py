@@ -22,6 +22,7 @@ from transformers.utils import logging
 
 from ..conversion import convert
 from ..data.readers import HUB_NAME
+from ..hub import find_model
 from ..models.tokenization_attnzoo import tokenizer_sides, vocabulary_sizes
 from ..registry import Family
 from .building import model_settings
@@ -100,7 +101,7 @@ def starting_point(recipe: Recipe, family: Family) -> Iterator[StartingPoint | N
 
 
 def _fetched(section: PretrainedSection) -> Path:
-    path = Path(section.model).expanduser()
+    path = Path(find_model(section.model)).expanduser()
     if path.exists():
         if section.revision is not None:
             raise ValueError(

@@ -172,6 +172,7 @@ for auto in (AutoProcessor, AutoImageProcessor, AutoTokenizer):
     said[auto.__name__] = type(auto.from_pretrained("bob/captions", **trust)).__name__
 translate = pipeline(model="ann/reversal", **options)
 said["ann/reversal"] = translate(["a b c"])
+said["ann/dates"] = pipeline(model="ann/dates", **options)("12 mars 2019")
 try:
     transformers.AutoConfig.from_pretrained(private, **trust)
 except OSError as error:
@@ -189,6 +190,8 @@ def test_to_the_hub_and_back(hub, push, folder, tmp_path, monkeypatch):
     expected = {}
     assert "files are in" in push(folder, "ann/reversal")
     expected["ann/reversal"] = pipeline("attnzoo-translation", model=str(folder))(["a b c"])
+    assert "files are in" in push("dates-rnnsearch", "ann/dates")
+    expected["ann/dates"] = [{"translation_text": "2019-03-12"}]
     assert "files are in" in push(folder, "ann/secret", "--private")
 
     tokenizer = train_tokenizer("character", ["abcdef "], ["uvwxyz -"])
@@ -244,7 +247,7 @@ def test_to_the_hub_and_back(hub, push, folder, tmp_path, monkeypatch):
     expected["ann/trained"] = ids_of(luong.eval(), tokenizer)
     expected["ann/captions"] = expected["bob/captions"] = pipe(picture, num_beams=2, max_new_tokens=6)
     # No answer comes out right by chance
-    assert len({json.dumps(answer) for answer in expected.values()}) == 5
+    assert len({json.dumps(answer) for answer in expected.values()}) == 6
 
     # With the package: its own classes, and nobody is asked anything
     monkeypatch.setattr("builtins.input", lambda *args: pytest.fail("a question was asked"))
@@ -339,6 +342,29 @@ def test_without_code(hub, push, folder):
     assert b"auto_map" in (folder / "config.json").read_bytes()
     here, there = (pipeline("attnzoo-translation", model=name) for name in (str(folder), "ann/plain"))
     assert there(["a b c"]) == here(["a b c"])
+
+
+def test_a_model_of_the_package(hub, push):
+    here = Path(hf_attnzoo.pretrained("dates-rnnsearch"))
+    printed = push("dates-rnnsearch", "ann/starter")
+    assert "not sent" not in printed
+    assert printed.startswith("dates-rnnsearch: ")
+    assert hub.repositories["ann/starter"].messages[-1] == "Upload dates-rnnsearch"
+    files = hub.files("ann/starter")
+    # With the code that doesn't lie in the package's folder, and the same weights
+    assert {"modeling_rnnsearch.py", "recurrence.py", "tokenization_attnzoo.py", "translation.py"} <= set(files)
+    assert files["model.safetensors"] == (here / "model.safetensors").read_bytes()
+    config = json.loads(files["config.json"])
+    assert config["auto_map"]["AutoModelForSeq2SeqLM"].startswith("modeling_rnnsearch.")
+    assert config["dtype"] == "float32"
+    assert b'model="ann/starter", trust_remote_code=True)' in files["README.md"]
+    assert pipeline("attnzoo-translation", model="ann/starter")("12 mars 2019")[0]["translation_text"] == "2019-03-12"
+    assert not list(here.glob("*.py"))
+
+    push("dates-rnnsearch", "ann/starter-alone", "--no-code")
+    alone = hub.files("ann/starter-alone")
+    assert set(alone) - {".gitattributes"} == {path.name for path in here.iterdir()}
+    assert alone["model.safetensors"] == files["model.safetensors"]
 
 
 def test_shards_take_the_place_of_one_file(hub, push, folder):
