@@ -87,7 +87,8 @@ def plot_overlay(
     width = 2 * BORDER + columns * (wide + GAP) - GAP
     height = above + rows * (LABEL_HEIGHT + high + GAP) - GAP + BORDER
 
-    figure = Figure((width, height), dpi=dpi, facecolor="white")
+    # Everything has its place already, whatever layout somebody's style asks for
+    figure = Figure((width, height), dpi=dpi, facecolor="white", layout="none")
     canvas = FigureCanvasAgg(figure)
     for number, (word, picture) in enumerate(pictures):
         row, column = divmod(number, columns)
@@ -97,8 +98,8 @@ def plot_overlay(
         axes.imshow(picture, aspect="auto")
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.spines[:].set(color=INK, linewidth=0.6)
-        label = axes.set_title(label_of(word) if word else "", pad=3, fontsize=FONT_POINTS, **_text())
+        axes.spines[:].set(color=INK, linewidth=0.6, visible=True)
+        label = axes.set_title(label_of(word) if word else "", loc="center", pad=3, fontsize=FONT_POINTS, **_text())
         _fit(label, wide + 0.8 * GAP, canvas)
     if title is not None:
         line = figure.text(BORDER / width, 1 - BORDER / height, title, va="top", fontsize=FONT_POINTS + 1, **_text())
@@ -149,7 +150,7 @@ def plot_overlays(
 
 
 def _text() -> dict:
-    return {"fontfamily": usable_fonts(), "color": INK, "parse_math": False}
+    return {"fontfamily": usable_fonts(), "fontweight": "normal", "color": INK, "parse_math": False}
 
 
 def _fit(text: Text, room: float, canvas: FigureCanvasAgg) -> None:

@@ -113,7 +113,8 @@ def plot_grid(
     if path is not None:
         check_format(path)
 
-    figure = Figure(dpi=dpi, facecolor="white")
+    # Everything has its place already, whatever layout somebody's style asks for
+    figure = Figure(dpi=dpi, facecolor="white", layout="none")
     canvas = FigureCanvasAgg(figure)
     colours = ScalarMappable(Normalize(0, vmax), cmap)
     cell = min(CELL, *(LONGEST_SIDE / max(each.weights.shape) for each in maps))
@@ -172,7 +173,7 @@ def _draw_map(
     axes.set_yticks([row - 0.5 for row in range(1, rows)], minor=True)
     axes.grid(which="minor", color="gray", alpha=0.3, linewidth=min(0.5, 2 * cell))
     axes.tick_params(which="minor", length=0)
-    axes.spines[:].set(color=INK, linewidth=0.6)
+    axes.spines[:].set(color=INK, linewidth=0.6, visible=True)
     if title is not None:
         letters = max(32, int(columns * cell / (0.55 * (points + 1) / 72)))
         title_text = "\n".join(textwrap.wrap(title, letters))

@@ -4,12 +4,14 @@ import os
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
+from PIL import Image
 
-from hf_attnzoo.attention_maps import AttentionMap, plot_grid, plotting
+from hf_attnzoo.attention_maps import AttentionMap, ImageAttentionMap, plot_grid, plotting
 
 
 def uniform(source, target):
@@ -142,6 +144,17 @@ def test_no_global_state(tmp_path):
 
     WORDS.plot(tmp_path / "map.png")
     assert not _pylab_helpers.Gcf.get_all_fig_managers()
+
+
+def test_a_style_of_the_readers_own_changes_nothing(recwarn):
+    seen = ImageAttentionMap(["uno"], np.ones((1, 2, 2)) / 4, Image.new("RGB", (8, 8)))
+    own = {"figure.constrained_layout.use": True, "axes.spines.top": False}
+    own |= {"axes.titlelocation": "left", "axes.titleweight": "bold"}
+    for draw in (WORDS.plot, seen.overlay):
+        plain = plotting.render(draw(), "png")
+        with matplotlib.rc_context(own):
+            assert plotting.render(draw(), "png") == plain
+    assert not recwarn.list
 
 
 def test_refusals(tmp_path):
