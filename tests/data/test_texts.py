@@ -108,7 +108,7 @@ def test_every_block_begins_as_a_prompt_does():
 def test_answers_alone_are_predicted():
     tokenizer = train_tokenizer("character", ["abcde>\n"], causal=True)
     ids = tokenizer("a>bc\nd>e\n", add_special_tokens=False)["input_ids"]
-    a, gt, b, c, line, d, _, e, _ = ids
+    a, gt, b, c, line, _, _, e, _ = ids
     texts = datasets.Dataset.from_dict({"text": ["a>bc\nd>e\n", "a\nb>c"]})
     blocks = cut_blocks(texts, tokenizer, 20, join=False, answers_after=">")
     # <s> begins a text, </s> ends it
