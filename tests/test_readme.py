@@ -28,10 +28,12 @@ SHORT = {
     "quickstart": ["max_steps=10", "eval_steps=10"],
     "parallel-text": ["max_steps=4", "eval_steps=4"],
     "shapes": ["max_steps=4", "eval_steps=4"],
+    "multi30k-rnnsearch": ["max_steps=2", "eval_steps=2", "average_last=null"],
     "image-folder": ["max_steps=4", "eval_steps=4"],
 }
 SMALL = {
     "parallel-text": ["tokenizer.vocab_size=300", "model.hidden_size=8", "generation.max_new_tokens=5"],
+    "multi30k-rnnsearch": ["tokenizer.vocab_size=300", "model.hidden_size=8", "generation.max_new_tokens=5"],
     "image-folder": ["model.image_size=32", "model.encoder_channels=[4, 8]", "generation.max_new_tokens=5"],
 }
 SHORT_DATA = ["data.train.size=300", "data.validation.size=10", "data.test.size=10"]
@@ -69,6 +71,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         captions.append(f"{index}.png,red")
     (folder / "pictures" / "metadata.csv").write_text("\n".join(captions), encoding="utf-8")
     (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    (folder / "multi30k").mkdir()
+    for split, rows in (("train", 100), ("val", 4), ("test_2016_flickr", 8)):
+        for language, line in (("de", "ein Mann mit einem Hut {}"), ("en", "a man in a hat {}")):
+            # Of six to eight words
+            text = "".join(line.format("so " * (row % 3)).strip() + "\n" for row in range(rows))
+            (folder / "multi30k" / f"{split}.{language}").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -111,6 +119,7 @@ def test_readme_runs_from_top_to_bottom(folder):
     assert (folder / "bottleneck.png").is_file()
     assert (folder / "luong_variants.png").is_file()
     assert (folder / "path_length.png").is_file()
+    assert (folder / "by_length.png").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES)
