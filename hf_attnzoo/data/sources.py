@@ -92,14 +92,16 @@ def load_annotated_source(task: str, name_or_path: str | os.PathLike, split: str
 
     Raises:
         FileNotFoundError: nothing has that name.
-        ValueError: as in `load_source`.
+        ValueError: another task, or as in `load_source`.
     """
-    reader = {
+    readers = {
         "text-classification": load_labelled,
         "token-classification": load_tagged,
         "question-answering": load_questions,
-    }[task]
-    return _load(name_or_path, split, options, {}, reader)
+    }
+    if task not in readers:
+        raise ValueError(f"task={task!r} is none of {', '.join(readers)}")
+    return _load(name_or_path, split, options, {}, readers[task])
 
 
 def _load(

@@ -53,7 +53,7 @@ from .squad import SQUAD_METRICS, normalize_answer, squad_exact, squad_f1, squad
 from .tagging import TAGGING_METRICS, entities, tagging_metrics, tagging_statistics
 
 if TYPE_CHECKING:
-    from .in_context import SHOTS, ShotScore, in_context_accuracy, plot_in_context
+    from .in_context import SHOTS, ShotScore, in_context_accuracy, longest_prompt, plot_in_context
     from .judging import JUDGED_TASKS, judged_report
     from .likelihood import LIKELIHOOD_METRICS, TextLikelihood, row_losses, text_likelihood
     from .masked import MASKED_METRICS, masked_likelihood, masked_scores, masked_statistics
@@ -105,6 +105,7 @@ __all__ = [
     "plot_by_length",
     "LengthBin",
     "in_context_accuracy",
+    "longest_prompt",
     "plot_in_context",
     "ShotScore",
     "SHOTS",
@@ -153,6 +154,7 @@ __all__ = [
 _LAZY = {
     "load_metric": "modules",
     "in_context_accuracy": "in_context",
+    "longest_prompt": "in_context",
     "plot_in_context": "in_context",
     "ShotScore": "in_context",
     "SHOTS": "in_context",

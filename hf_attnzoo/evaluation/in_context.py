@@ -109,7 +109,7 @@ def in_context_accuracy(
     try:
         for count in shots:
             rows = [_row(tokenizer, written, episode, count) for episode in episodes]
-            longest = max(len(ids) for ids, _ in rows) - 1
+            longest = _longest(rows)
             if limit is not None and longest > limit:
                 raise ValueError(f"shots={count} makes a prompt of {longest} tokens, and the model can read {limit}")
             right = 0
@@ -119,6 +119,29 @@ def in_context_accuracy(
     finally:
         model.train(training)
     return scores
+
+
+def longest_prompt(
+    tokenizer: PreTrainedTokenizerBase,
+    episodes: Sequence[Episode],
+    shots: int,
+    *,
+    template: str = IN_CONTEXT_TEMPLATE,
+) -> int:
+    """Tokens that [`in_context_accuracy`] lets a model read at a time after so many examples, at the most.
+
+    Args:
+        tokenizer:
+            That of the model.
+        episodes:
+            At least 1, with one pair more than the examples.
+        shots:
+            Number of examples.
+        template:
+            How a pair is written.
+    """
+    written = PromptTemplate(template)
+    return _longest([_row(tokenizer, written, episode, shots) for episode in episodes])
 
 
 def plot_in_context(
@@ -189,6 +212,11 @@ def _row(
     prompt = template.head(shown) + asked
     whole, ids = (_ids(tokenizer, text) for text in (prompt + gap + target + template.end, prompt))
     return whole, max(1, next((n for n, (a, b) in enumerate(zip(ids, whole, strict=False)) if a != b), len(ids)))
+
+
+def _longest(rows: Sequence[tuple[list[int], int]]) -> int:
+    # The last token is predicted alone.
+    return max(len(ids) for ids, _ in rows) - 1
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -31,13 +31,18 @@ _TASK_TYPES = {
 }
 
 
+# How the card of an adapter goes on after its metadata; by it a folder of a run is told from one of somebody's own.
+_TITLE = "# LoRA adapter\n\nOf a model in the format of hf-attnzoo"
+
+
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder is one that `Adapter.save` has written, or peft.
+    """Whether a folder is one that `Adapter.save` has written.
 
     Args:
         folder: which need not be there.
     """
-    return (folder / "adapter_config.json").is_file()
+    card = folder / "README.md"
+    return (folder / "adapter_config.json").is_file() and card.is_file() and _TITLE in card.read_text(encoding="utf-8")
 
 
 class Adapter:
@@ -119,9 +124,7 @@ class Adapter:
 library_name: peft
 ---
 
-# LoRA adapter
-
-Of a model in the format of hf-attnzoo that has the weights of `{self.base}`; the folder `model` beside this one has
+{_TITLE} that has the weights of `{self.base}`; the folder `model` beside this one has
 both in one.
 
 ```python

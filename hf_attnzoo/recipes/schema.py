@@ -166,14 +166,15 @@ class LoRASection:
 
     It takes `pretrained.model`, and the package peft. What the checkpoint has no weights for, such as a head for other
     classes, is trained in full. In the end the factors are added to the weights, so that the saved model is an
-    ordinary one, and the folder `adapter` of the output holds them by themselves, as peft reads them.
+    ordinary one, and the folder `adapter` of the output holds them by themselves, as peft reads them. With
+    `training.ema_decay` it is the factors that are averaged.
 
     Args:
         rank: of the factors. None: all weights are trained.
-        alpha: the factors' product is multiplied by `alpha / rank`. None: twice the rank.
+        alpha: the factors' product is multiplied by `alpha / rank`, above 0. None: twice the rank.
         dropout: in front of the factors, below 1.
-        target_modules: names of the linear layers that get factors, or ends of names, such as `qkv_proj`. None: all
-            but the output layer.
+        target_modules: names of the linear layers that get factors, or ends of names, such as `qkv_proj`; at least
+            one. None: all but the output layer.
     """
 
     rank: int | None = None
@@ -499,6 +500,10 @@ def check_lora(recipe: Recipe, where: str = "recipe") -> None:
             if value != getattr(LoRASection, name):
                 raise ValueError(f"{where}: training.lora.{name}={value} takes training.lora.rank, which is missing")
         return
+    if section.alpha == 0:
+        raise ValueError(f"{where}: training.lora.alpha=0 must be above 0, or nothing is learnt")
+    if section.target_modules == []:
+        raise ValueError(f"{where}: training.lora.target_modules=[] must name a layer; leave it out to take all")
     if recipe.pretrained.model is None:
         raise ValueError(
             f"{where}: training.lora.rank={section.rank} is for the weights of a checkpoint, since random ones would "
@@ -512,7 +517,7 @@ def check_lora(recipe: Recipe, where: str = "recipe") -> None:
     if recipe.training.average_last is not None:
         raise ValueError(
             f"{where}: training.average_last={recipe.training.average_last} is the mean of weights, and the mean of "
-            "LoRA's factors is another thing: leave it out, or set training.ema_decay"
+            "LoRA's factors is another thing: leave it out"
         )
 
 

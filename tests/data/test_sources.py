@@ -5,7 +5,7 @@ import sys
 import pytest
 from datasets import Dataset
 
-from hf_attnzoo.data import SOURCES, load_source, references
+from hf_attnzoo.data import SOURCES, load_annotated_source, load_source, references
 
 
 def test_built_in_sources():
@@ -52,6 +52,11 @@ def test_files(tmp_path):
 def test_refuses_clearly(name, options, message):
     with pytest.raises(ValueError, match=message):
         load_source(name, **options)
+
+
+def test_tasks_have_a_reader_each():
+    with pytest.raises(ValueError, match="task='fill-mask' is none of text-classification, token-classification, qu"):
+        load_annotated_source("fill-mask", "x.csv")
 
 
 def test_a_near_miss_is_pointed_out():

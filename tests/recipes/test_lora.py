@@ -156,6 +156,8 @@ def test_layers_are_chosen_by_name_and_averages_are_of_factors(recipe_content, t
         ({"training__average_last": 2}, "training.average_last=2 is the mean of weights"),
         ({"training__lora": {"alpha": 3}}, "training.lora.alpha=3 takes training.lora.rank, which is missing"),
         ({"training__lora": {"rank": 0}}, "training.lora.rank=0 must be at least 1"),
+        ({"training__lora": {"rank": 2, "alpha": 0}}, "training.lora.alpha=0 must be above 0"),
+        ({"training__lora": {"rank": 2, "target_modules": []}}, "training.lora.target_modules=[] must name a layer"),
         ({"training__lora": {"rank": 2, "dropout": 1}}, "training.lora.dropout=1 must be below 1"),
         ({"training__lora": {"rank": 2, "target_modules": ["embed_tokens"]}}, "has 'embed_tokens', which is the name"),
     ],
@@ -167,6 +169,8 @@ def test_what_makes_no_sense_is_refused(recipe_content, texts, starts, tmp_path,
 
 def test_folders_of_others_are_left_alone(recipe_content, texts, starts, tmp_path):
     (tmp_path / "run" / "adapter").mkdir(parents=True)
-    (tmp_path / "run" / "adapter" / "notes.txt").write_text("mine")
+    # As peft writes them, but not of a run
+    (tmp_path / "run" / "adapter" / "adapter_config.json").write_text("{}")
+    (tmp_path / "run" / "adapter" / "README.md").write_text("# Mine")
     with pytest.raises(ValueError, match="adapter holds something that no run has written"):
         run_recipe(adapted("gpt", tmp_path / "run", recipe_content, texts, starts), QUIET)

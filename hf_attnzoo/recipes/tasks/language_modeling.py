@@ -19,6 +19,7 @@ from ...evaluation import (
     ShotScore,
     TextLikelihood,
     in_context_accuracy,
+    longest_prompt,
     row_losses,
     score_interval,
 )
@@ -183,14 +184,19 @@ class LanguageModelingTask(Task):
         return Outcome(metrics, intervals, outputs, self._shots(model, processor))
 
     def _shots(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> list[ShotScore]:
-        """What the model makes of new tasks, where that is what its data are about."""
+        """What the model makes of new tasks after as many examples as it can read, where its data are about that."""
         data = self.recipe.data
         options = {"source": data.source, "split": "test", **data.options, **data.test}
-        if options.pop("source") != "in_context":
+        if options.pop("source") not in ("in_context", ["in_context"]):
             return []
-        episodes = in_context_episodes(**options)
-        room = min(len(episode.pairs) for episode in episodes) - 1
-        return in_context_accuracy(model, processor, episodes, shots=[shots for shots in SHOTS if shots <= room])
+        # See `load_splits`.
+        skip, take = (options.pop(name, None) for name in ("skip", "take"))
+        episodes = in_context_episodes(**options)[skip:][:take]
+        most = min(len(episode.pairs) for episode in episodes) - 1
+        limit = getattr(model.config, "max_position_embeddings", None) or math.inf
+        # A run has ended by now: what the model can't read must not bring it down.
+        shots = [each for each in SHOTS if each <= most and longest_prompt(processor, episodes, each) <= limit]
+        return in_context_accuracy(model, processor, episodes, shots=shots) if shots else []
 
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
         return row["prompt"], row["continuation"], output
