@@ -3,10 +3,9 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .card import CardTexts, RunFacts, model_card
-
 if TYPE_CHECKING:
     from .averaging import average_checkpoints, average_weights, load_average
+    from .card import CardTexts, RunFacts, model_card
     from .checking import card_links, check_card, export_card
     from .curve import plot_curve
     from .pushing import Push, push_checkpoint, read_checkpoint
@@ -32,8 +31,10 @@ __all__ = [
     "find_model",
 ]
 
-# Seconds to import, for matplotlib or torch: only for those who need them
+# Seconds to import, for matplotlib or torch: only for those who need them. A Space finds models by `starters`, and has
+# neither datasets nor sacrebleu, which cards take.
 _LAZY = {"check_card": "checking", "export_card": "checking", "card_links": "checking", "plot_curve": "curve"}
+_LAZY |= dict.fromkeys(("CardTexts", "RunFacts", "model_card"), "card")
 _LAZY |= dict.fromkeys(("average_checkpoints", "average_weights", "load_average"), "averaging")
 _LAZY |= dict.fromkeys(("push_checkpoint", "read_checkpoint", "Push"), "pushing")
 _LAZY |= dict.fromkeys(("STARTERS", "Starter", "pretrained", "find_model"), "starters")

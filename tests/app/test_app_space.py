@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+import hf_attnzoo
 from hf_attnzoo.app import import_gradio, load_demo
 from hf_attnzoo.app.space import export_space
 from hf_attnzoo.cli import app
@@ -166,6 +168,17 @@ def test_the_command_serves_this_machine_alone(monkeypatch, tiny_run):
     assert refused.exit_code == 2
     missing = CliRunner().invoke(app, ["app", "no/such/folder"])
     assert missing.stderr == "attnzoo: no/such/folder: no such folder\n"
+
+
+def test_a_page_takes_no_more_than_a_space_asks_for():
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("gradio", "datasets", "evaluate", "sacrebleu", "babel"))
+from hf_attnzoo.app import export_space, load_demo, serve
+"""
+    root = str(Path(hf_attnzoo.__file__).parents[1])
+    ran = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_an_exported_space_runs_by_itself(demo, tiny_run, tmp_path):
