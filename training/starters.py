@@ -56,8 +56,16 @@ def halve(weights: Path, target: Path) -> None:
 
 
 def recipe_of(card: Path) -> Recipe:
-    """The recipe that a card ends with."""
-    return build_recipe(read_yaml(YAML.search(card.read_text(encoding="utf-8"))[1], str(card)))
+    """The recipe that a card ends with.
+
+    Raises:
+        FileNotFoundError: there is no card, so no run has ended there.
+        ValueError: a card without a recipe.
+    """
+    found = YAML.search(card.read_text(encoding="utf-8"))
+    if found is None:
+        raise ValueError(f"{card}: no recipe in it")
+    return build_recipe(read_yaml(found[1], str(card)))
 
 
 def check_recipe(recipe: Recipe, starter: Starter) -> Recipe:
@@ -86,17 +94,31 @@ def flat(content: dict[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def make_starter(run: Path, starter: Starter, target: Path, console: Console) -> None:
-    """Write the folder of a starter.
+    """Write the folder of a starter; it appears whole or not at all.
 
     Args:
         run: folder that a run has saved its model in.
         starter: row of the table.
-        target: folder to write.
+        target: folder to write. What lies there is thrown away if it is the package's own.
         console: where to report to.
+
+    Raises:
+        ValueError: `target` is another folder and holds something; or the model is none that can be a starter.
     """
+    if target != starter.folder and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"output={target} holds something: name a new folder")
     recipe = check_recipe(recipe_of(run / CARD), starter)
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".starter", dir=target.parent) as scratch:
+        written = Path(scratch) / starter.name
+        write_starter(run, recipe, starter, written, console)
+        shutil.rmtree(target, ignore_errors=True)
+        written.rename(target)
+
+
+def write_starter(run: Path, recipe: Recipe, starter: Starter, target: Path, console: Console) -> None:
+    """Write a starter's files into a folder that isn't there."""
+    target.mkdir()
     for name, content in read_checkpoint(run, with_code=False).items():
         if name == WEIGHTS:
             halve(run / name, target / name)
@@ -113,8 +135,8 @@ def make_starter(run: Path, starter: Starter, target: Path, console: Console) ->
         path.chmod(0o644)
     size = sum(path.stat().st_size for path in target.iterdir())
     if size > LIMIT:
-        raise ValueError(f"{target}: {size:,} bytes, and a starter has {LIMIT:,} at most")
-    console.print(f"{target}: {size:,} bytes")
+        raise ValueError(f"{starter.name}: {size:,} bytes, and a starter has {LIMIT:,} at most")
+    console.print(f"{starter.name}: {size:,} bytes")
 
 
 def rewrite(recipe: Recipe, starter: Starter, target: Path, console: Console) -> None:

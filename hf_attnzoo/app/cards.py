@@ -15,7 +15,10 @@ from .demo import Field
 _MOST = 6
 _LONGEST = 300
 
+# Which may begin with comments that look like headings, as those of the Hub's own template do
+_FRONT_MATTER = re.compile(r"\A---\n.*?^---$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+_FENCE = re.compile(r"^(`{3,}|~{3,}).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SAMPLES = re.compile(r"^## Samples\n+((?:\|.*\n)+)", re.MULTILINE)
 _CELL = re.compile(r"(?<!\\)\|")
@@ -42,7 +45,7 @@ def find_card(model: str) -> Path | None:
 
 def card_title(card: Path) -> str | None:
     """The first heading of a card."""
-    title = _TITLE.search(_CODE.sub("", _read(card)))
+    title = _TITLE.search(_FENCE.sub("", _FRONT_MATTER.sub("", _read(card))))
     return None if title is None else title[1].strip()
 
 
@@ -76,7 +79,8 @@ def _called(text: str, fields: Sequence[Field]) -> Iterator[dict[str, Any]]:
     for block in _CODE.findall(text):
         try:
             statements = ast.parse(block).body
-        except SyntaxError:
+        # Of a null byte it is a ValueError
+        except (SyntaxError, ValueError):
             continue
         for statement in statements:
             call = getattr(statement, "value", None)
@@ -86,7 +90,8 @@ def _called(text: str, fields: Sequence[Field]) -> Iterator[dict[str, Any]]:
             given = {**dict(zip(names, call.args, strict=False)), **{word.arg: word.value for word in call.keywords}}
             try:
                 values = {name: ast.literal_eval(value) for name, value in given.items() if name in names}
-            except ValueError:
+            # A TypeError of a list as a key, which Python would refuse as well
+            except (ValueError, TypeError):
                 continue
             # A pair of texts is one argument of its pipeline
             (first, *_) = names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 
 from ..attention_maps import AttentionMap, ImageAttentionMap
 from ..pipelines.generating import position_limit
+from ..pipelines.question_answering import most_tokens
 
 Look = Callable[[], "AttentionMap | ImageAttentionMap"]
 
@@ -63,10 +65,12 @@ class Setting:
     def check(self, value: Any) -> Any:
         """The value, or the default for None; a `ValueError` that names the limit."""
         if isinstance(self.default, bool):
-            return self.default if value is None else bool(value)
+            if value is not None and not isinstance(value, bool):
+                raise ValueError(f"{self.label} is {value!r}; it must be true or false")
+            return self.default if value is None else value
         if value is None:
             return self.default
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ValueError(f"{self.label} is {value!r}; it must be a number")
         if self.step == 1 and value != int(value):
             raise ValueError(f"{self.label} is {value}; it must be a whole number")
@@ -197,7 +201,7 @@ class Demo(ABC):
     def _check_length(self, *texts: str, more: int = 0, name: str = "The text", side: str = "encoder") -> int:
         """Number of tokens of a text or a pair, which with `more` new ones must fit into the model."""
         tokens = len(self.tokenizer(*texts, verbose=False)["input_ids"])
-        limits = [position_limit(self.model.config, side), self.tokenizer.model_max_length]
+        limits = [position_limit(self.model.config, side), most_tokens(self.model, self.tokenizer)]
         limit = min(limit for limit in limits if limit is not None)
         if tokens + more > limit:
             asked = f" and {more:,} new ones are asked for, {tokens + more:,} together" if more else ""

@@ -44,20 +44,23 @@ def load_demo(model: str | PathLike, name: str | None = None) -> Demo:
         texts or tokens, answers to questions.
 
     Raises:
-        ValueError: the model's head is for something else, or it has none.
+        ValueError: the model's head is for something else, or it has none; or the model is of code of its own.
         OSError: there is no such model.
     """
     model = find_model(model)
-    config = AutoConfig.from_pretrained(model)
+    # Code that comes with a model is never run, and nobody is asked whether it may
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     head, demo_class = _find_head(config, model)
-    loaded, report = getattr(transformers, head).from_pretrained(model, output_loading_info=True)
+    loaded, report = getattr(transformers, head).from_pretrained(
+        model, output_loading_info=True, trust_remote_code=False
+    )
     if report["missing_keys"]:
         raise ValueError(
             f"{model}: a {'/'.join(config.architectures or [config.model_type])} lacks what {head} needs, such as "
             f"{min(report['missing_keys'])}; what it wrote would be random"
         )
     auto_class = transformers.AutoProcessor if demo_class is CaptioningDemo else transformers.AutoTokenizer
-    processor = auto_class.from_pretrained(model)
+    processor = auto_class.from_pretrained(model, trust_remote_code=False)
     card = find_card(model)
     if name is None:
         title = card_title(card) if card is not None and Path(model).is_dir() else None

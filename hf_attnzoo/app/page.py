@@ -81,8 +81,7 @@ def build_page(demo: Demo) -> Blocks:
             given = dict(zip(names, values, strict=True))
             try:
                 answer = demo.ask(given, given)
-            # A file that is no picture is an OSError
-            except (ValueError, OSError) as error:
+            except ValueError as error:
                 return {state: None, output: fragments.error(str(error)), place: gr.Column(visible=False), seen: ""}
             choices = fragments.choices(answer)
             said, map_page = fragments.table(answer), ""

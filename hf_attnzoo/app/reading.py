@@ -84,8 +84,8 @@ class ClassificationDemo(_ReadingDemo):
         self._check_length(*([text] if pair is None else [text, pair]))
         found = self.pipe({"text": text} if pair is None else {"text": text, "text_pair": pair}, top_k=None)
         scores = [one["score"] for one in found]
-        # A model with a single number as its output gives any
-        between = all(0 <= score <= 1 for score in scores)
+        # A regression gives any number, and one that lies between 0 and 1 is no probability either
+        between = self.model.config.problem_type != "regression" and all(0 <= score <= 1 for score in scores)
         return Answer(
             ("class", _PROBABILITY if between else "value"),
             tuple((one["label"], one["score"]) for one in found),

@@ -68,11 +68,13 @@ def export_space(demo: Demo, model: str | PathLike, target: str | PathLike) -> P
 
     Raises:
         ImportError: gradio is not installed, so there is no telling its version.
-        ValueError: `target` holds something.
+        ValueError: `target` holds something, has no name such as `.`, or lies in the folder of the model.
         FileNotFoundError: the folder has no weights in safetensors.
     """
     gradio = import_gradio()
     target, folder = Path(target), Path(find_model(model))
+    if not target.name:
+        raise ValueError(f"target={target} has no name of its own: name a new folder")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"target={target} holds something: name a new folder")
     local = folder.is_dir()
@@ -94,8 +96,8 @@ def export_space(demo: Demo, model: str | PathLike, target: str | PathLike) -> P
 
 
 def _write(target: Path, demo: Demo, model: str, local: bool, gradio_version: str) -> None:
-    here = 'Path(__file__).with_name("model")' if local else json.dumps(model)
-    app = _APP.format(title=_one_line(demo.name), model=here, name=json.dumps(demo.name))
+    here = 'Path(__file__).with_name("model")' if local else _literal(model)
+    app = _APP.format(title=_one_line(demo.name), model=here, name=_literal(demo.name))
     if not local:
         app = app.replace("from pathlib import Path\n\n", "")
     (target / "app.py").write_text(app, encoding="utf-8")
@@ -175,6 +177,11 @@ def _terms(package: Path) -> str | None:
 def _version(name: str) -> str:
     # Without the name of the build, `+cpu`, which the index doesn't have
     return metadata.version(name).partition("+")[0]
+
+
+def _literal(text: str) -> str:
+    # JSON's escapes beyond 16 bits are two halves, which Python doesn't join
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _one_line(text: str) -> str:

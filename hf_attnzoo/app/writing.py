@@ -171,7 +171,8 @@ class ContinuationDemo(Demo):
         options: dict[str, Any] = {"do_sample": settings["sample"], "max_new_tokens": settings["max_new_tokens"]}
         if settings["sample"]:
             set_seed(settings["seed"])
-            options |= {"temperature": settings["temperature"], "num_beams": 1}
+            # Of all tokens, not of the 50 likeliest, which is generate()'s default
+            options |= {"temperature": settings["temperature"], "num_beams": 1, "top_k": 0}
         else:
             options["num_beams"] = count
         options["output_scores" if options["num_beams"] > 1 else "output_logits"] = True

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from .dates import dates
+from .in_context import IN_CONTEXT_TEMPLATE, in_context_episodes
 
 _GRAMMAR = (
     ("He have two brother and one sister.", "He has two brothers and one sister."),
@@ -81,6 +82,15 @@ def _dates() -> dict[str, Any]:
     }
 
 
+def _letters() -> dict[str, Any]:
+    # Of the test split of the recipe in-context: what the model it trains has never seen
+    (episode,) = in_context_episodes("test", 1, letters=8, max_length=3, same_length=True, kinds=["map"])
+    return {
+        "template": IN_CONTEXT_TEMPLATE,
+        "examples": [{"source": source, "target": target} for source, target in episode.pairs[:16]],
+    }
+
+
 def _sentiment() -> dict[str, Any]:
     return {
         "template": "Review: {text}\nSentiment: {label}",
@@ -94,9 +104,11 @@ FEW_SHOT_TASKS: dict[str, Callable[[], dict[str, Any]]] = {
     "grammar": _grammar,
     "article": _article,
     "dates": _dates,
+    "letters": _letters,
     "sentiment": _sentiment,
 }
-"""Built-in tasks by name: correct a sentence, write an article below its title, normalise a date, judge a review."""
+"""Built-in tasks by name: correct a sentence, write an article below its title, normalise a date, put
+other letters for those of a word, judge a review."""
 
 # What a file may say: arguments of the pipeline, and of what type.
 _KEYS = {

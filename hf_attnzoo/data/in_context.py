@@ -244,7 +244,7 @@ class _Wanted:
                 words.append(word)
             if len(words) == self.shots:
                 return Episode(task, tuple((word, task.apply(word)) for word in words))
-        if self.own_letters or self.same_length:
+        if len(alphabet) < self.letters or lengths[-1] < self.max_length:
             # Another row has more letters, or longer words
             return None
         raise ValueError(

@@ -249,6 +249,8 @@ def build_trainer(
             raise ValueError("data.shift_blocks=True is for language models: leave it out")
         if not recipe.data.join_texts:
             raise ValueError("data.shift_blocks=True needs data.join_texts=true, texts that follow each other")
+        if recipe.data.answers_after is not None:
+            raise ValueError("data.shift_blocks=True is for a loss of all tokens: leave out data.answers_after")
         rows, sampler_class = ShiftedBlocks(train, processor, seed=recipe.seed), EpochBatchSampler
         # Which are full, as all shifted ones are.
         train = train.select(range(len(rows)))

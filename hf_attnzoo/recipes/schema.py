@@ -35,6 +35,8 @@ class DataSection:
         block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
         join_texts: whether the texts of a language model follow each other in its blocks; otherwise every text begins
             a block.
+        answers_after: what stands in front of the answer in each line of a language model's texts, such as `>`: the
+            loss is of the answers alone. None: of all tokens.
         shift_blocks: whether the blocks of the training split begin elsewhere in every epoch.
         stride: tokens of a text that a window of it shares with the next, for question answering. None: 128, or half
             of what a window has room for, if that is less.
@@ -55,6 +57,7 @@ class DataSection:
     max_target_length: int | None = None
     block_size: int | None = None
     join_texts: bool = True
+    answers_after: str | None = None
     shift_blocks: bool = False
     stride: int | None = None
     on_too_long: str = "skip"

@@ -1,5 +1,6 @@
 """What a page asks of a model of each kind and shows of it, without the page."""
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -8,11 +9,12 @@ import pytest
 import torch
 from PIL import Image
 from tiny_demos import TEXTS, captioner, reader, translator, writer
-from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
+from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel, RobertaConfig, RobertaForMaskedLM
 
 import hf_attnzoo
 from hf_attnzoo.app import Answer, fragments, load_demo
 from hf_attnzoo.app.cards import card_examples, card_title
+from hf_attnzoo.app.reading import FillMaskDemo
 from hf_attnzoo.app.writing import ContinuationDemo, TranslationDemo
 
 NASTY = "<img src=x onerror=alert(1)>\"'&${alert(1)}{{value}}"
@@ -121,6 +123,16 @@ def test_scores_of_texts_that_go_on():
     assert answer.rows[0][0] == demo.tokenizer.decode([steps.argmax().item()])
 
 
+def test_any_token_can_be_drawn():
+    demo = writer()
+    with torch.no_grad():
+        steps = demo.model(**demo.tokenizer("Ann", return_tensors="pt")).logits[0, -1]
+    # Those that generate() would draw from, left to itself
+    likely = {demo.tokenizer.decode([number]) for number in steps.topk(50).indices.tolist()}
+    answer = demo.ask({"prompt": "Ann"}, {"n_best": 10, "max_new_tokens": 1, "temperature": 2.0})
+    assert {text for text, _ in answer.rows} - likely
+
+
 def test_missing_words():
     demo = reader("ForMaskedLM")
     answer = demo.ask({"text": "Ann <mask> the piano."}, {"top_k": 4})
@@ -149,6 +161,17 @@ def test_classes():
     # Both texts, and three special tokens
     tokens = len(demo.tokenizer.tokenize(TEXTS[0])) + 1 + 3
     assert demo.look(answer).weights.shape == (tokens, tokens)
+
+
+def test_a_number_is_no_class():
+    demo = reader("ForSequenceClassification", num_labels=1, problem_type="regression")
+    # A value that could be a probability
+    torch.nn.init.zeros_(demo.model.classifier.weight)
+    torch.nn.init.constant_(demo.model.classifier.bias, 0.25)
+    answer = demo.ask({"text": TEXTS[0]})
+    assert answer.columns == ("class", "value")
+    assert [score for _, score in answer.rows] == pytest.approx([0.25])
+    assert answer.shares == ()
 
 
 def test_parts():
@@ -180,6 +203,9 @@ def test_answers_to_questions():
         ({"text": "due"}, {"n_best": 0}, "Outputs is 0; it must be at least 1"),
         ({"text": "due"}, {"n_best": 2.5}, "Outputs is 2.5; it must be a whole number"),
         ({"text": "due"}, {"beams": "4"}, "Beams of the search is '4'; it must be a number"),
+        ({"text": "due"}, {"beams": float("inf")}, "Beams of the search is inf; it must be a number"),
+        ({"text": "due"}, {"temperature": float("nan")}, "Temperature of what is drawn is nan; it must be a number"),
+        ({"text": "due"}, {"sample": "false"}, "instead of searching is 'false'; it must be true or false"),
         ({"text": "due"}, {"n_best": 5, "beams": 4}, "is 4, which can't give 5 outputs"),
     ],
 )
@@ -193,6 +219,14 @@ def test_what_does_not_fit_is_refused_and_never_cut():
     assert demo.ask({"text": "due " * 9}, {"max_new_tokens": 3}).rows
     with pytest.raises(ValueError, match="The text has 11 tokens; the model takes at most 10"):
         demo.ask({"text": "due " * 10})
+    # The first of 12 positions is that after padding's, which has 1
+    tokenizer = reader("ForMaskedLM").tokenizer
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=12, **sizes, pad_token_id=1)
+    roberta = FillMaskDemo(RobertaForMaskedLM(config), tokenizer)
+    assert roberta.ask({"text": "Ann " * 7 + "<mask>"}).rows
+    with pytest.raises(ValueError, match="The text has 11 tokens; the model takes at most 10"):
+        roberta.ask({"text": "Ann " * 8 + "<mask>"})
     text = writer(max_position_embeddings=20)
     with pytest.raises(ValueError, match=r"and 18 new ones are asked for, \d+ together; the model takes at most 20"):
         text.ask({"prompt": "Ann plays"}, {"max_new_tokens": 18})
@@ -249,8 +283,13 @@ def test_choices_of_a_map():
 
 
 CARD = """---
+# For what may stand here, see the Hub
 license: mit
 ---
+
+```bash
+# install it
+```
 
 # dates
 
@@ -263,6 +302,7 @@ broken(
 ```
 
 ```python
+translate({["no key"]: 1})
 translate("3. Mai 1988", num_beams=4)
 ```
 
@@ -282,7 +322,7 @@ def test_examples_of_a_card(tmp_path):
     card.write_text(CARD, encoding="utf-8")
     assert card_title(card) == "dates"
     found = list(card_examples(card, TranslationDemo.fields))
-    # The first block is no Python; a sample that stands in the code comes once
+    # The first block is no Python, the first call of the other fails; a sample that stands in the code comes once
     assert found == [{"text": "3. Mai 1988"}, {"text": "a | b<c>"}]
     assert list(card_examples(card, ContinuationDemo.fields)) == [{"prompt": "3. Mai 1988"}]
     (tmp_path / "secret.png").write_bytes(b"")
@@ -327,6 +367,15 @@ def test_a_model_without_such_a_head_is_refused(tmp_path, name, message):
     getattr(hf_attnzoo, name)(made.model.config).save_pretrained(tmp_path)
     made.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=message):
+        load_demo(tmp_path)
+
+
+def test_code_of_a_model_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *args: pytest.fail("a question was asked"))
+    (tmp_path / "own.py").write_text("raise SystemExit", encoding="utf-8")
+    content = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match="custom code"):
         load_demo(tmp_path)
 
 

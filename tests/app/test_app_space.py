@@ -1,5 +1,6 @@
 """The command `attnzoo app`, and the Space that it writes; what is served is left to the tests in a browser."""
 
+import ast
 import os
 import re
 import subprocess
@@ -96,13 +97,16 @@ def test_a_space_holds_all_it_takes(demo, tiny_run, tmp_path, with_gradio):
 
 
 def test_a_model_on_the_hub_goes_by_name(demo, tmp_path, with_gradio):
-    demo.name = 'ann/"dates"'
+    demo.name = 'ann/"dates" 📅'
     space = export_space(demo, "ann/dates", tmp_path / "space")
     demo.name = "tiny-reversal"
     assert front_matter(space)["models"] == ["ann/dates"]
     assert not (space / "model").exists()
     code = (space / "app.py").read_text(encoding="utf-8")
-    assert 'load_demo("ann/dates", name="ann/\\"dates\\"")' in code
+    called = ast.parse(code).body[-1].value.args[0]
+    assert called.func.id == "load_demo"
+    assert ast.literal_eval(called.args[0]) == "ann/dates"
+    assert ast.literal_eval(called.keywords[0].value) == 'ann/"dates" 📅'
     assert "Path" not in code
     compile(code, "app.py", "exec")
 
@@ -117,6 +121,10 @@ def test_a_folder_is_never_half_written_or_written_over(demo, tiny_run, tmp_path
         export_space(demo, tiny_run.model, full / "mine.txt")
     with pytest.raises(ValueError, match="lies in the folder of the model"):
         export_space(demo, tiny_run.model, tiny_run.model / "space")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.chdir(tmp_path)
+        with pytest.raises(ValueError, match=r"target=\. has no name of its own"):
+            export_space(demo, tiny_run.model, ".")
     with pytest.raises(FileNotFoundError, match="no weights in safetensors"):
         export_space(demo, full, tmp_path / "space")
     (tmp_path / "empty").mkdir()

@@ -25,6 +25,14 @@ def test_built_in_tasks_are_whole(name):
         assert len({answers.count(label) for label in task["labels"]}) == 1
 
 
+def test_letters_stand_for_letters_everywhere_the_same():
+    examples = load_few_shot_task("letters")["examples"]
+    assert len({example["source"] for example in examples}) == 16
+    pairs = {pair for example in examples for pair in zip(example["source"], example["target"], strict=True)}
+    assert {one for one, _ in pairs} == {other for _, other in pairs} == {*"abcdefgh"}
+    assert len(pairs) == 8
+
+
 def test_grammar_is_laid_out_as_in_the_paper():
     task = load_few_shot_task("grammar")
     lines = PromptTemplate(task["template"]).head(task["examples"][:1]).split("\n")

@@ -137,6 +137,7 @@ def test_seeds_and_sizes():
         ({"kinds": ["shifts"]}, "kinds=.*simple, shift, composed, map"),
         ({"kinds": []}, "kinds="),
         ({"letters": 3, "max_length": 3, "shots": 30}, "shots=30 is more than there are words"),
+        ({"letters": 3, "max_length": 3, "shots": 30, "same_length": True}, "shots=30 is more than there are words"),
         ({"shot": 3}, "no option 'shot'; did you mean 'shots'"),
     ],
 )

@@ -105,6 +105,22 @@ def test_every_block_begins_as_a_prompt_does():
         blocks_of([""], tokenizer, 4)
 
 
+def test_answers_alone_are_predicted():
+    tokenizer = train_tokenizer("character", ["abcde>\n"], causal=True)
+    ids = tokenizer("a>bc\nd>e\n", add_special_tokens=False)["input_ids"]
+    a, gt, b, c, line, _, _, e, _ = ids
+    texts = datasets.Dataset.from_dict({"text": ["a>bc\nd>e\n", "a\nb>c"]})
+    blocks = cut_blocks(texts, tokenizer, 20, join=False, answers_after=">")
+    # <s> begins a text, </s> ends it
+    assert blocks["input_ids"][:] == [[2, *ids, 3], [2, a, line, b, gt, c, 3]]
+    assert blocks["labels"][:] == [
+        [2, -100, -100, b, c, line, -100, -100, e, line, 3],
+        [2, -100, -100, -100, -100, c, 3],
+    ]
+    with pytest.raises(ValueError, match="none of which can be predicted"):
+        cut_blocks(texts.select([1]), train_tokenizer("character", ["ab"], causal=True), 3, answers_after="!")
+
+
 def test_without_a_first_token_blocks_overlap_by_one():
     backend = Tokenizer(WordLevel({word: index for index, word in enumerate(["?", "end", *"abcde"])}, **UNKNOWN))
     backend.pre_tokenizer = WhitespaceSplit()

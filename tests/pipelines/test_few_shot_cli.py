@@ -73,7 +73,7 @@ def test_embeds_with_a_model(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gramar", "x"], "gramar: no such file, and none of the tasks grammar, article, dates, sentiment"),
+        (["gramar", "x"], "gramar: no such file, and none of the tasks grammar, article, dates, letters, sentiment"),
         (["grammar", "x", "--select", "nearest"], "embed=None: select='nearest' needs"),
         (["grammar", "x", "--shots", "99"], "shots=99 must lie between 0 and the number of examples, 8"),
         (["article", "x"], "the template has title, subtitle"),

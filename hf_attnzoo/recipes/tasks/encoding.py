@@ -51,7 +51,13 @@ class EncoderTask(Task):
 
     def check(self) -> None:
         recipe, name = self.recipe, self.card.task_name.lower()
-        for key in ("evaluation.tokenize", "evaluation.lowercase", "data.join_texts", *self.unused):
+        for key in (
+            "evaluation.tokenize",
+            "evaluation.lowercase",
+            "data.join_texts",
+            "data.answers_after",
+            *self.unused,
+        ):
             section, field = key.split(".")
             value = getattr(getattr(recipe, section), field)
             if value != getattr(_DEFAULTS[section](), field):

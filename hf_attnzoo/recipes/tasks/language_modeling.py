@@ -75,6 +75,12 @@ class LanguageModelingTask(Task):
                 raise ValueError(f"{name}={value} means nothing to a language model: leave it out")
         if data.block_size is None:
             raise ValueError("data.block_size is missing: set it to the tokens that the model reads at a time")
+        if data.answers_after is not None:
+            for name in evaluation.metrics:
+                if name.startswith("bits_per_"):
+                    raise ValueError(
+                        f"evaluation.metrics has {name!r}, which is of all tokens: leave out data.answers_after"
+                    )
 
     def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
         return train_tokenizer(source_texts=rows["text"], causal=True, **one_vocabulary(self.recipe))
@@ -114,7 +120,7 @@ class LanguageModelingTask(Task):
 
     def _cut(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         data = self.recipe.data
-        return cut_blocks(rows, processor, data.block_size, join=data.join_texts)
+        return cut_blocks(rows, processor, data.block_size, data.join_texts, data.answers_after)
 
     def check_stream(self) -> None:
         block, budget = self.recipe.data.block_size, self.recipe.training.batch_tokens
@@ -236,6 +242,9 @@ class _BlockCollator(Seq2SeqCollator):
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         batch = super().__call__([{"input_ids": row["input_ids"]} for row in rows])
         batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORE_INDEX)
+        if any(IGNORE_INDEX in row.get("labels", ()) for row in rows):
+            labels = [torch.tensor(row["labels"]) for row in rows]
+            batch["labels"] = self._pad(labels, IGNORE_INDEX, self.tokenizer.padding_side)
         return batch
 
 

@@ -42,6 +42,10 @@ class WritingTask(Task):
             raise ValueError(f"data.block_size={self.recipe.data.block_size} is for language models: leave it out")
         if not self.recipe.data.join_texts:
             raise ValueError("data.join_texts=False is for language models: leave it out")
+        if self.recipe.data.answers_after is not None:
+            raise ValueError(
+                f"data.answers_after={self.recipe.data.answers_after!r} is for language models: leave it out"
+            )
         evaluation = self.recipe.evaluation
         generation_metrics(["a"], ["a"], tokenize=evaluation.tokenize, names=evaluation.metrics, sources=["a"])
         model = trainer.model.eval()
