@@ -214,7 +214,7 @@ def test_masked_scores_by_hand():
 @pytest.mark.parametrize("family", ["bert", "gpt"])
 def test_classes_are_told_by_the_saved_model(texts, tmp_path, family):
     changes = {} if family == "bert" else {"tokenizer__kind": "word", "model__intermediate_size": 16}
-    made = classes(tmp_path / "run", texts, family=family, **changes)
+    made = classes(tmp_path / "run", texts, family=family, evaluation__metrics=["accuracy", "f1"], **changes)
     result = run_recipe(made, QUIET)
     model = AutoModelForSequenceClassification.from_pretrained(result.model)
     assert model.config.id2label == {0: "other", 1: "red"}
@@ -228,6 +228,11 @@ def test_classes_are_told_by_the_saved_model(texts, tmp_path, family):
     saved = json.loads((result.model / "metrics.json").read_text())
     low, high = saved["intervals"]["accuracy"]
     assert low <= right / 11 <= high
+    hits = {name: sum(a == b == name for a, b in zip(given, wanted, strict=True)) for name in ("other", "red")}
+    halves = [2 * hits[name] / (given.count(name) + wanted.count(name)) for name in hits]
+    assert result.metrics["f1"] == pytest.approx(sum(halves) / 2)
+    low, high = saved["intervals"]["f1"]
+    assert low <= result.metrics["f1"] <= high
     assert (result.model / "attention.png").is_file()
     assert saved["metrics"]["accuracy_signature"] == f"rows:11|classes:{len({*given, *wanted})}"
 

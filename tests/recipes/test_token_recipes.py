@@ -137,7 +137,10 @@ def test_words_that_were_cut_off_are_none(sentences, tmp_path):
         ({"data__on_too_long": "truncate"}, "data.on_too_long=truncate needs data.max_source_length"),
         ({"data__on_too_long": "raise", "data__max_source_length": 4}, "row 0 has "),
         ({"data__stride": 3}, "data.stride=3 means nothing to token classification"),
-        ({"data__test": {"source": "test.conll"}}, "the tag 'B-ORG' is none of the training split's, O, B-LOC, B-PER"),
+        (
+            {"data__test": {"source": "test.conll"}},
+            "the tag 'B-ORG' is none of the training split's, O, B-LOC, B-PER; data.options.tag_names can",
+        ),
         ({"data__source": "train.conll"}, "train.conll:2: 1 columns, expected 2 as before"),
         (
             {"data__source": "pos.conll", "data__options": {"shares": [0.8, 0.1, 0.1]}},

@@ -14,11 +14,13 @@ from datasets import Dataset
 from transformers import AutoTokenizer, DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data import token_lengths
+from ...evaluation import score_interval
+from ...evaluation.generation import Statistics
 from ...models.tokenization_attnzoo import train_tokenizer
 from ...registry import FAMILIES
 from ..schema import DataSection, EvaluationSection, MaskingSection, TrainingSection
 from ..trainer import ZooTrainer
-from .base import Task, one_vocabulary
+from .base import Outcome, Task, one_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -213,6 +215,17 @@ class ClassifyingTask(EncoderTask):
                 raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
             logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
         return prepared.select(kept), rows.select(kept)
+
+    def outcome(self, parts: Mapping[str, Statistics], outputs: list[str]) -> Outcome:
+        """What a model scores by the parts of its scores, with the interval of each that has one."""
+        metrics: dict[str, float | str] = {}
+        intervals = {}
+        for name, statistics in parts.items():
+            metrics[name], metrics[f"{name}_signature"] = statistics.value, statistics.signature
+            between = score_interval(statistics, seed=self.recipe.seed)
+            if between is not None:
+                intervals[name] = between
+        return Outcome(metrics, intervals, outputs)
 
     def check(self) -> None:
         super().check()

@@ -12,8 +12,11 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBas
 
 from ...attention_maps import plot_grid, summary_attention_map
 from ...data import load_annotated_source
-from ...evaluation import wilson_interval
-from ...evaluation.classification import CLASSIFICATION_METRICS, classification_metrics
+from ...evaluation.classification import (
+    CLASSIFICATION_METRICS,
+    classification_metrics,
+    classification_statistics,
+)
 from ...hub import CardTexts
 from ..trainer import ZooTrainer
 from .base import Outcome
@@ -64,7 +67,10 @@ class TextClassificationTask(ClassifyingTask):
         numbers = {name: number for number, name in enumerate(self.labels)}
         for name in sorted(set(rows["label"])):
             if name not in numbers:
-                raise ValueError(f"data: the class {name!r} is none of the training split's, {', '.join(self.labels)}")
+                raise ValueError(
+                    f"data: the class {name!r} is none of the training split's, {', '.join(self.labels)}; "
+                    "data.options.label_names can name more"
+                )
         encoded = processor(*_arguments(rows), verbose=False, return_attention_mask=False, **self.cut())
         columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
         return self.within_limit(
@@ -88,10 +94,8 @@ class TextClassificationTask(ClassifyingTask):
         if not trainer.is_world_process_zero():
             return None
         classes, wanted = predicted.predictions.tolist(), list(prepared["labels"])
-        metrics = classification_metrics(classes, wanted, self.recipe.evaluation.metrics)
-        right = sum(ours == theirs for ours, theirs in zip(classes, wanted, strict=True))
-        intervals = {"accuracy": wilson_interval(right, len(wanted))} if "accuracy" in metrics else {}
-        return Outcome(metrics, intervals, [self.labels[number] for number in classes])
+        parts = {name: classification_statistics(name, classes, wanted) for name in self.recipe.evaluation.metrics}
+        return self.outcome(parts, [self.labels[number] for number in classes])
 
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
         return _text(row), row["label"], output

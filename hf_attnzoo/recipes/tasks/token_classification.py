@@ -12,7 +12,6 @@ from transformers import DataCollatorForTokenClassification, EvalPrediction, Pre
 
 from ...attention_maps import attention_map, plot_grid
 from ...data import first_tokens, load_annotated_source
-from ...evaluation import score_interval
 from ...evaluation.tagging import TAGGING_METRICS, entities, tagging_metrics, tagging_statistics
 from ...hub import CardTexts
 from ...models.losses import IGNORE_INDEX
@@ -83,7 +82,10 @@ class TokenClassificationTask(ClassifyingTask):
         numbers = {name: number for number, name in enumerate(self.labels)}
         for name in sorted({tag for tags in rows["tags"] for tag in tags}):
             if name not in numbers:
-                raise ValueError(f"data: the tag {name!r} is none of the training split's, {', '.join(self.labels)}")
+                raise ValueError(
+                    f"data: the tag {name!r} is none of the training split's, {', '.join(self.labels)}; "
+                    "data.options.tag_names can name more"
+                )
         encoded, places = self._aligned(processor, rows["tokens"])
         labels = []
         for ids, tags, firsts in zip(encoded["input_ids"], rows["tags"], places, strict=True):
@@ -133,14 +135,8 @@ class TokenClassificationTask(ClassifyingTask):
         if not trainer.is_world_process_zero():
             return None
         tags, wanted = self._tags(processor, predicted.predictions.tolist(), rows), list(rows["tags"])
-        metrics, intervals = {}, {}
-        for name in self.recipe.evaluation.metrics:
-            statistics = tagging_statistics(name, tags, wanted)
-            metrics[name], metrics[f"{name}_signature"] = statistics.value, statistics.signature
-            between = score_interval(statistics, seed=self.recipe.seed)
-            if between is not None:
-                intervals[name] = between
-        return Outcome(metrics, intervals, [" ".join(row) for row in tags])
+        parts = {name: tagging_statistics(name, tags, wanted) for name in self.recipe.evaluation.metrics}
+        return self.outcome(parts, [" ".join(row) for row in tags])
 
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
         return " ".join(row["tokens"]), " ".join(row["tags"]), output
