@@ -104,7 +104,7 @@ def test_translate_replaces_unknown_words(call, folder, monkeypatch, tmp_path):
         asked.append(options["replace_unknown"])
         return [[{"translation_text": line}] for line in lines]
 
-    monkeypatch.setattr("hf_attnzoo.cli._pipeline", lambda model: pipe)
+    monkeypatch.setattr("hf_attnzoo.cli.writing.load_pipeline", lambda model: pipe)
     (tmp_path / "lexicon.tsv").write_text("Haus\thouse\nder Hund\tthe dog\n", encoding="utf-8")
     call("translate", folder, "a", "--replace-unknown")
     call("translate", folder, "a", "--replace-unknown", "--lexicon", tmp_path / "lexicon.tsv")
@@ -206,7 +206,7 @@ def test_evaluate_looks_at_one_picture_at_a_time(call, monkeypatch, tmp_path):
             assert sum(one() is not None for one in alive) <= 2
             yield [{"caption": "a red circle"}]
 
-    monkeypatch.setattr("hf_attnzoo.cli._pipeline", lambda model, task: pipe)
+    monkeypatch.setattr("hf_attnzoo.cli.scoring.load_pipeline", lambda model, task: pipe)
     ShowAttendTellConfig().save_pretrained(tmp_path)
     options = ["shapes", "split=test", "size=12", "--metrics", "exact_match", "--json"]
     report = json.loads(call("evaluate", tmp_path, *options, "-o", tmp_path / "out.txt"))
@@ -355,7 +355,7 @@ def test_a_package_that_is_missing_is_one_line(call, folder, monkeypatch):
     def missing(*args, **kwargs):
         raise ImportError("TimmBackbone requires the timm library")
 
-    monkeypatch.setattr("hf_attnzoo.cli._pipeline", missing)
+    monkeypatch.setattr("hf_attnzoo.cli.writing.load_pipeline", missing)
     assert call("translate", folder, "a", fails=True) == "TimmBackbone requires the timm library"
 
 
@@ -363,6 +363,6 @@ def test_an_error_of_ours_keeps_its_traceback(folder, monkeypatch):
     def wrong(*args, **kwargs):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("hf_attnzoo.cli._pipeline", wrong)
+    monkeypatch.setattr("hf_attnzoo.cli.writing.load_pipeline", wrong)
     result = CliRunner().invoke(app, ["translate", str(folder), "a"])
     assert isinstance(result.exception, RuntimeError)

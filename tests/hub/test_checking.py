@@ -22,8 +22,9 @@ def test_cards_of_the_repository(name):
     card = check_card(CARDS / name)
     assert card.data.library_name == "transformers"
     assert "hf-attnzoo" in card.data.tags
-    # The one family that has none
-    assert ("attention" in card.data.tags) == (name != "rnnlm.md")
+    # Those that have none
+    without = name == "rnnlm.md" or "without-attention" in name
+    assert ("attention" in card.data.tags) == (not without)
     # The client has a method for every task of the Hub
     assert hasattr(InferenceClient, card.data.pipeline_tag.replace("-", "_"))
 
@@ -38,6 +39,8 @@ def test_every_family_has_a_card(family):
 
 def test_every_picture_is_shown():
     shown = {link for name in NAMES for link in card_links((CARDS / name).read_text(encoding="utf-8"))}
+    page = card_links((CARDS.parent / "README.md").read_text(encoding="utf-8"))
+    shown |= {link.removeprefix("model_cards/") for link in page}
     assert {path.name for path in CARDS.iterdir()} - set(NAMES) <= shown
 
 
