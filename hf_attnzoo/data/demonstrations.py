@@ -87,7 +87,7 @@ def _letters() -> dict[str, Any]:
     (episode,) = in_context_episodes("test", 1, letters=8, max_length=3, same_length=True, kinds=["map"])
     return {
         "template": IN_CONTEXT_TEMPLATE,
-        "examples": [{"source": source, "target": target} for source, target in episode.pairs[:16]],
+        "examples": [{"source": source, "target": target} for source, target in episode.pairs[:12]],
     }
 
 

@@ -102,6 +102,14 @@ STARTERS: dict[str, Starter] = {
             words=("attention",),
         ),
         Starter(
+            name="in-context-gpt",
+            summary="letters for letters, as the prompt shows by example",
+            recipe="in-context",
+            settings=(),
+            command="few-shot",
+            words=("letters", "gad"),
+        ),
+        Starter(
             name="shapes-captioner",
             summary="what pictures of coloured shapes show",
             recipe="shapes",
