@@ -22,8 +22,16 @@ from huggingface_hub import ModelCard
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from hf_attnzoo.evaluation import plot_in_context
 from hf_attnzoo.hub import STARTERS, Starter, check_card, read_checkpoint
-from hf_attnzoo.hub.card import CODE_NOTE, NO_CODE_NOTE, evaluation_results, results_table, samples_table
+from hf_attnzoo.hub.card import (
+    CODE_NOTE,
+    NO_CODE_NOTE,
+    evaluation_results,
+    results_table,
+    samples_table,
+    shots_section,
+)
 from hf_attnzoo.recipes import Recipe, find_recipe, load_recipe, run_recipe
 from hf_attnzoo.recipes.building import build_trainer
 from hf_attnzoo.recipes.reading import read_yaml
@@ -170,12 +178,19 @@ def rewrite(recipe: Recipe, starter: Starter, target: Path, console: Console) ->
     parts[0] = f"# {starter.name}"
     parts[parts.index("## Results") + 1] = results_table(outcome.metrics, outcome.intervals)
     parts[parts.index("## Samples") + 1] = samples_table(task.card, samples)
+    if outcome.shots:
+        section = shots_section(outcome.shots)
+        first = parts.index(section[0])
+        parts[first : first + len(section)] = section
+        plot_in_context({starter.name: outcome.shots}, target / "shots.png")
     parts.insert(parts.index("## Results"), note(starter))
     card.text = "\n\n".join(parts) + "\n"
     card.save(target / CARD)
     check_card(target / CARD)
     scores = json.loads((target / "metrics.json").read_text(encoding="utf-8"))
     scores |= {"metrics": outcome.metrics, "intervals": outcome.intervals}
+    if outcome.shots:
+        scores["shots"] = [dataclasses.asdict(each) for each in outcome.shots]
     (target / "metrics.json").write_text(json.dumps(scores, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if (target / "attention.png").is_file():
         task.draw(model, processor, shown.select(range(recipe.evaluation.maps)), target / "attention.png")

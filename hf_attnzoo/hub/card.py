@@ -152,7 +152,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         "## Results",
         results_table(facts.metrics, facts.intervals),
         *(["![Attention maps](attention.png)"] if facts.has_map else []),
-        *_shots(facts.shots),
+        *shots_section(facts.shots),
         "## Samples",
         samples_table(facts.kind, facts.samples),
         "## Data",
@@ -227,7 +227,8 @@ def samples_table(kind: CardTexts, samples: Sequence[tuple[str, ...]]) -> str:
     return _table(kind.sample_columns, [[_verbatim(text) for text in row] for row in samples])
 
 
-def _shots(scores: Sequence[ShotScore]) -> list[str]:
+def shots_section(scores: Sequence[ShotScore]) -> list[str]:
+    """Right answers by the number of examples, with their picture; nothing, if there are none."""
     if not scores:
         return []
     rows = [
