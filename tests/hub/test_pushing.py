@@ -172,7 +172,7 @@ for auto in (AutoProcessor, AutoImageProcessor, AutoTokenizer):
     said[auto.__name__] = type(auto.from_pretrained("bob/captions", **trust)).__name__
 translate = pipeline(model="ann/reversal", **options)
 said["ann/reversal"] = translate(["a b c"])
-said["ann/dates"] = pipeline(model="ann/dates", **options)("12 mars 2019")
+said["ann/starter"] = pipeline(model="ann/starter", **options)("12 mars 2019")
 try:
     transformers.AutoConfig.from_pretrained(private, **trust)
 except OSError as error:
@@ -190,8 +190,8 @@ def test_to_the_hub_and_back(hub, push, folder, tmp_path, monkeypatch):
     expected = {}
     assert "files are in" in push(folder, "ann/reversal")
     expected["ann/reversal"] = pipeline("attnzoo-translation", model=str(folder))(["a b c"])
-    assert "files are in" in push("dates-rnnsearch", "ann/dates")
-    expected["ann/dates"] = [{"translation_text": "2019-03-12"}]
+    assert "files are in" in push("dates-rnnsearch", "ann/starter")
+    expected["ann/starter"] = [{"translation_text": "2019-03-12"}]
     assert "files are in" in push(folder, "ann/secret", "--private")
 
     tokenizer = train_tokenizer("character", ["abcdef "], ["uvwxyz -"])
