@@ -35,9 +35,7 @@ def cells() -> list[dict[str, Any]]:
 
 def kinds(cell: dict[str, Any]) -> list[str]:
     """What a cell has put out: streams by name, and what pictures and values are shown as."""
-    return [
-        kind for output in cell["outputs"] for kind in sorted(output.get("data") or [output.get("name", "error")])
-    ]
+    return [kind for output in cell["outputs"] for kind in sorted(output.get("data") or [output.get("name", "error")])]
 
 
 def test_the_notebook_is_made_of_the_text(build, cells):
