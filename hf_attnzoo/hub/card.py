@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TypeVar
 
+import numpy as np
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..evaluation import ShotScore
@@ -51,6 +52,24 @@ class CardTexts:
 
 
 @dataclass(frozen=True)
+class EnergyEstimate:
+    """What a machine took while it trained, as codecarbon estimates it.
+
+    Args:
+        parts: kWh, by words for a part of the machine and how its energy was had, such as `processor, measured by
+            RAPL`.
+        version: of codecarbon.
+        country: name of the country that the machine is in, or None if nobody has said.
+        grams: of CO2 equivalent, at the carbon intensity of that country; None without one.
+    """
+
+    parts: Mapping[str, float]
+    version: str
+    country: str | None = None
+    grams: float | None = None
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """What a run knows about itself when it has ended.
 
@@ -83,6 +102,7 @@ class RunFacts:
         shots: how many queries it got right after so many examples in its prompt. With them `shots.png` lies beside
             the card.
         lora: rank of its factors and number of parameters that were trained, with LoRA. Default: `None`, all were.
+        energy: what training took. Default: `None`, it was not estimated.
     """
 
     kind: CardTexts
@@ -111,6 +131,7 @@ class RunFacts:
     attends: bool = True
     lora: tuple[int, int] | None = None
     shots: Sequence[ShotScore] = ()
+    energy: EnergyEstimate | None = None
 
 
 def hardware() -> str:
@@ -143,6 +164,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         tags=["hf-attnzoo", *(["attention"] if facts.attends else []), *facts.kind.tags],
         datasets=list(facts.hub_datasets) or None,
         eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics) or None,
+        co2_eq_emissions=_emissions(facts),
     )
     sections = [
         f"# {facts.name}",
@@ -162,6 +184,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}."
         + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else "")
         + (_lora(*facts.lora) if facts.lora else ""),
+        *([energy_text(facts.energy)] if facts.energy else []),
         *(["![Loss and score by step](curve.png)"] if facts.evaluations else []),
         _table(("step", "training loss"), [(f"{step:,}", f"{loss:.4f}") for step, loss in _thin(facts.loss_curve)]),
         *_evaluations(facts),
@@ -283,6 +306,42 @@ def _lora(rank: int, trained: int) -> str:
         f" Trained with LoRA (Hu et al. 2022) of rank {rank}: {trained:,} parameters, those of new layers among them, "
         "were trained beside these weights, and have been added to them."
     )
+
+
+def energy_text(energy: EnergyEstimate) -> str:
+    """What a run and its card say of an estimate: never a figure without where it is from."""
+    parts = sorted(energy.parts.items(), key=lambda part: -part[1])
+    text = (
+        f"Energy of training: {_figure(sum(energy.parts.values()))} kWh, estimated by codecarbon {energy.version} for "
+        "the whole machine, with whatever else ran on it: "
+        + "; ".join(f"{_figure(kwh)} kWh {words}" for words, kwh in parts)
+        + ". Disks, power supplies and cooling are not counted."
+    )
+    if energy.grams is None:
+        return text
+    return (
+        f"{text} At the carbon intensity that codecarbon has for {energy.country} these are {_figure(energy.grams)} g "
+        "of CO2 equivalent."
+    )
+
+
+def _emissions(facts: RunFacts) -> dict[str, float | str] | None:
+    """The same as the Hub reads it, which takes emissions alone."""
+    if facts.energy is None or facts.energy.grams is None:
+        return None
+    return {
+        # In grams
+        "emissions": float(_figure(facts.energy.grams)),
+        "source": f"codecarbon {facts.energy.version}",
+        "training_type": "fine-tuning" if facts.pretrained else "pre-training",
+        "geographical_location": facts.energy.country,
+        "hardware_used": hardware(),
+    }
+
+
+def _figure(value: float) -> str:
+    """Three digits of a number, however small."""
+    return np.format_float_positional(value, precision=3, fractional=False, trim="-")
 
 
 def _vocabularies(sizes: Mapping[str, int]) -> str:

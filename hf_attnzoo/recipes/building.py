@@ -21,6 +21,7 @@ from transformers.integrations import TensorBoardCallback, get_reporting_integra
 
 from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler
 from ..registry import Family
+from .energy import EnergyMeter
 from .optimization import ADADELTA, EPOCH_DECAY, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
 from .scheduled_sampling import ScheduledSampling
@@ -295,6 +296,7 @@ def build_trainer(
         callbacks=[
             *([EarlyStoppingCallback(section.patience)] if section.patience is not None else []),
             *reporters(section.report_to, Path(recipe.output) / LOGS),
+            *([EnergyMeter(section.energy_country)] if section.energy else []),
         ],
     )
 
@@ -330,8 +332,13 @@ def reporters(names: list[str], folder: Path) -> list[TrainerCallback]:
         One callback for each name.
 
     Raises:
-        ValueError: if transformers knows no such program, or it isn't installed.
+        ValueError: if transformers knows no such program, it isn't installed, or it is codecarbon.
     """
+    if "codecarbon" in names:
+        raise ValueError(
+            f"training.report_to={names}: codecarbon would ask the network there where this machine is; "
+            "set training.energy=true"
+        )
     try:
         callbacks = [integration() for integration in get_reporting_integration_callbacks(names)]
     except (ValueError, RuntimeError, ImportError) as error:

@@ -10,6 +10,7 @@ from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..hub import RunFacts
+from ..hub.card import energy_text
 
 if TYPE_CHECKING:
     from .trainer import ZooTrainer
@@ -125,3 +126,5 @@ def report(console: Console, facts: RunFacts) -> None:
         interval = f" (95 % interval {between[0]:.4f} to {between[1]:.4f})" if between else ""
         say(console, f"test {name}: {value:.4f}{interval}  {facts.metrics[f'{name}_signature']}")
     say(console, f"{facts.steps:,} steps in {facts.seconds:.0f} s")
+    if facts.energy is not None:
+        say(console, energy_text(facts.energy))

@@ -17,6 +17,7 @@ from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from .building import build_model, build_trainer, generation_config, heed_launcher
 from .disk import discard
+from .energy import check_energy, energy_of
 from .lora import ADAPTER, Adapter, is_adapter
 from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
@@ -77,6 +78,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     family = find_family(recipe)
     task = make_task(recipe.task or family.task, recipe)
     task.check()
+    check_energy(recipe.training)
     set_seed(recipe.seed)
     disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
@@ -176,6 +178,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         hub_datasets=hub_datasets(recipe),
         lora=None if adapter is None else (recipe.training.lora.rank, adapter.trained),
         shots=outcome.shots,
+        energy=energy_of(trainer.state),
         attends=hasattr(model.config, "num_attention_heads") or getattr(model.config, "attention", "none") != "none",
     )
     save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)

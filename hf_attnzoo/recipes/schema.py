@@ -235,6 +235,10 @@ class TrainingSection:
         torch_compile: compile the model's forward.
         report_to: where transformers reports losses and scores to besides, such as `tensorboard`, `trackio` or
             `wandb`, which must be installed. TensorBoard's files are in `logs` of the output.
+        energy: estimate the energy of the training by codecarbon, which must be installed, and put it into the card
+            with how it was had. It counts the whole machine, and takes nothing from the network.
+        energy_country: where the machine is, three letters of ISO 3166 such as `FRA`, for emissions in the card. None:
+            it has none.
         threads: CPU threads. None: torch's own choice.
     """
 
@@ -272,6 +276,8 @@ class TrainingSection:
     num_workers: int = 0
     torch_compile: bool = False
     report_to: list[str] = field(default_factory=list)
+    energy: bool = False
+    energy_country: str | None = None
     threads: int | None = None
 
 
@@ -473,6 +479,8 @@ def build_recipe(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
             f"{where}: training.scheduled_sampling.k={sampling.k} must be {limit} for "
             f"training.scheduled_sampling.schedule={sampling.schedule!r}"
         )
+    if training.energy_country is not None and not training.energy:
+        raise ValueError(f"{where}: training.energy_country={training.energy_country!r} takes training.energy=true")
     check_lora(recipe, where)
     if recipe.data.streaming:
         check_stream(recipe, where)

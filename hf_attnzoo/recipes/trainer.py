@@ -32,6 +32,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Ev
 from ..data import StreamedBatches, TokenBudgetBatchSampler
 from ..evaluation import generation_metrics
 from .disk import writing
+from .energy import EnergyMeter
 from .guarding import NonFiniteGuard
 from .reporting import ProgressReport, make_console
 from .resume import list_files
@@ -129,6 +130,9 @@ class ZooTrainer(Seq2SeqTrainer):
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
             self.progress_report.close()
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, EnergyMeter):
+                    callback.close()
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of the training data, shared out over the processes: by Accelerate, or by the stream itself."""

@@ -8,7 +8,7 @@ import yaml
 from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from hf_attnzoo.hub import CardTexts, RunFacts, model_card
+from hf_attnzoo.hub import CardTexts, EnergyEstimate, RunFacts, model_card
 from hf_attnzoo.hub.card import hardware
 
 PAIRS = CardTexts(
@@ -163,6 +163,35 @@ def test_what_the_hub_can_not_take_is_no_metadata(saved):
     assert "model-index" not in metadata
     assert metadata_load(saved(attends=False))["tags"] == ["hf-attnzoo", "seq2seq"]
     assert metadata_load(saved(hub_datasets=["bentrevett/multi30k"]))["datasets"] == ["bentrevett/multi30k"]
+
+
+PARTS = {"memory, an assumed 20 W": 0.00004, "processor, measured by RAPL": 0.0012345}
+
+
+def test_an_energy_is_told_with_where_it_is_from(saved):
+    path = saved(energy=EnergyEstimate(PARTS, "3.3.2"))
+    assert (
+        "Energy of training: 0.00127 kWh, estimated by codecarbon 3.3.2 for the whole machine, with whatever else ran "
+        "on it: 0.00123 kWh processor, measured by RAPL; 0.00004 kWh memory, an assumed 20 W. Disks"
+    ) in path.read_text()
+    # Nobody has said where that was.
+    assert "CO2" not in path.read_text()
+    assert "co2_eq_emissions" not in metadata_load(path)
+    assert "kWh" not in saved().read_text()
+
+
+@pytest.mark.parametrize(("pretrained", "kind"), [(None, "pre-training"), ("some/model", "fine-tuning")])
+def test_the_hub_reads_emissions_where_the_country_is_known(saved, pretrained, kind):
+    path = saved(energy=EnergyEstimate(PARTS, "3.3.2", "France", 0.071234), pretrained=pretrained)
+    assert "codecarbon has for France these are 0.0712 g of CO2 equivalent." in path.read_text()
+    assert metadata_load(path)["co2_eq_emissions"] == {
+        "emissions": 0.0712,
+        "source": "codecarbon 3.3.2",
+        "training_type": kind,
+        "geographical_location": "France",
+        "hardware_used": hardware(),
+    }
+    assert ModelCard.load(path).data.co2_eq_emissions["emissions"] == 0.0712
 
 
 def test_what_a_run_lacks_is_left_out(saved):
