@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
@@ -13,27 +13,23 @@ from transformers.trainer_callback import ExportableState
 from ..hub import EnergyEstimate
 from .schema import TrainingSection
 
-if TYPE_CHECKING:
-    from codecarbon import OfflineEmissionsTracker
-    from codecarbon.output_methods.emissions_data import EmissionsData
-
 logger = logging.getLogger(__name__)
 
-# Mode of codecarbon's processors -> how their energy is had. `{}`: watts at full load.
-_MODES = {
+# codecarbon's modes and classes -> how it has the energy. `{}`: watts at full load.
+_HOW = {
     "intel_rapl": "measured by RAPL",
-    "windows_emi": "measured by Windows' energy meter",
-    "intel_power_gadget": "measured by Intel Power Gadget",
     "cpu_load": "from the load of its cores and an assumed {:g} W at full load",
     "constant": "an assumed half of {:g} W",
+    "NvidiaGPUDevice": "measured by NVML",
+    "AMDGPUDevice": "measured by AMD SMI",
+    "AppleSiliconChip": "measured by powermetrics",
 }
-# Class of codecarbon's hardware -> what measures it.
-_METERS = {
-    "NvidiaGPUDevice": "NVML",
-    "AMDGPUDevice": "AMD SMI",
-    "AppleSiliconChip": "powermetrics",
-    "Raspberry": "the board's power controller",
-}
+_PARTS = {"cpu": "processor", "gpu": "GPU", "ram": "memory"}
+
+# What codecarbon isn't told it takes from files in the home and from the environment. Watts and numbers of GPUs may
+# come from there, not what sends the estimate somewhere or makes it another one.
+_UNSET = ("emissions_endpoint", "region", "cloud_provider", "cloud_region", "country_2letter_iso_code")
+_UNSET += ("force_carbon_intensity_g_co2e_kwh", "rapl_include_dram", "rapl_prefer_psys")
 
 
 def check_energy(section: TrainingSection) -> None:
@@ -66,7 +62,7 @@ class EnergyMeter(TrainerCallback, ExportableState):
     """Estimates what the whole machine takes while it trains, other programs on it included.
 
     The first process alone does so, for all processes of the machine. The estimate is kept in the checkpoints: a run
-    that goes on from one goes on from its estimate, and what a killed run took after its last checkpoint is lost.
+    that goes on from one adds to it, and what a killed run took after its last checkpoint is lost.
 
     Args:
         country: where the machine is, for its emissions. None: these are not told.
@@ -74,10 +70,9 @@ class EnergyMeter(TrainerCallback, ExportableState):
 
     def __init__(self, country: str | None = None):
         self.country = country
-        # `EnergyEstimate` as a dict: of runs before, and up to now. None: nothing is known.
+        # An `EnergyEstimate` as a dict: of the runs before and this one. None: unknown.
         self.estimate: dict[str, Any] | None = None
-        self._before: dict[str, Any] | None = None
-        self._tracker: OfflineEmissionsTracker | None = None
+        self._tracker: Any = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -87,12 +82,10 @@ class EnergyMeter(TrainerCallback, ExportableState):
         Raises:
             ValueError: if codecarbon can't, or knows nothing of the accelerator.
         """
-        if not state.is_world_process_zero:
+        if not state.is_world_process_zero or (state.global_step > 0 and self.estimate is None):
+            # What is lost once can't be made up for.
             return
-        if state.global_step > 0 and self.estimate is None:
-            logger.warning("the energy up to the checkpoint isn't known: the run has no estimate of it")
-            return
-        self._before = self.estimate
+        self._before = self.estimate or {"parts": {}, "grams": 0.0}
         self._tracker, self._words = open_tracker(self.country, args.output_dir, self._take)
         if self.state()["attributes"]["estimate"] is None:
             raise ValueError("training.energy=True: codecarbon can't measure on this machine")
@@ -115,17 +108,16 @@ class EnergyMeter(TrainerCallback, ExportableState):
             self._tracker.stop()
             self._tracker = None
 
-    def _take(self, total: "EmissionsData") -> None:
-        """Add codecarbon's totals since the start to the estimate of the runs before."""
-        before = self._before or {"parts": {}, "grams": 0.0}
-        parts = dict(before["parts"])
+    def _take(self, total: Any) -> None:
+        """Add codecarbon's totals since it was begun to the estimate of the runs before."""
+        parts = dict(self._before["parts"])
         for part, words in self._words.items():
             parts[words] = parts.get(words, 0.0) + getattr(total, f"{part}_energy")
-        estimate = EnergyEstimate(parts, total.codecarbon_version)
+        place = (None, None)
         if self.country is not None:
-            grams = before["grams"] + 1000 * total.emissions
-            estimate = dataclasses.replace(estimate, country=total.country_name, grams=grams)
-        self.estimate = dataclasses.asdict(estimate)
+            # It has kilograms.
+            place = (total.country_name, self._before["grams"] + 1000 * total.emissions)
+        self.estimate = dataclasses.asdict(EnergyEstimate(parts, total.codecarbon_version, *place))
 
 
 def energy_of(state: TrainerState) -> EnergyEstimate | None:
@@ -138,10 +130,8 @@ def energy_of(state: TrainerState) -> EnergyEstimate | None:
     return None if saved is None else EnergyEstimate(**saved)
 
 
-def open_tracker(
-    country: str | None, folder: str, take: Callable[["EmissionsData"], None]
-) -> tuple["OfflineEmissionsTracker", dict[str, str]]:
-    """A tracker that has begun, and has no way to the network.
+def open_tracker(country: str | None, folder: str, take: Callable[[Any], None]) -> tuple[Any, dict[str, str]]:
+    """A tracker of codecarbon that has begun, and has no way to the network.
 
     Args:
         country: three letters of ISO 3166, or None.
@@ -155,51 +145,38 @@ def open_tracker(
     from codecarbon.output_methods.base_output import BaseOutput
 
     class Totals(BaseOutput):
-        def out(self, total: "EmissionsData", delta: "EmissionsData") -> None:
+        def out(self, total: Any, delta: Any) -> None:
             take(total)
 
     # Before it has read the level that it is given, it has things to tell.
     logging.getLogger("codecarbon").setLevel(logging.ERROR)
     tracker = OfflineEmissionsTracker(
         country_iso_code=country,
-        output_handlers=[Totals()],
         output_dir=folder,
+        output_methods=[],
+        output_handlers=[Totals()],
         log_level="error",
         tracking_mode="machine",
-        # What it isn't told here it takes from files in the home and from the environment: watts and numbers of GPUs
-        # may come from there, nothing that sends the estimate anywhere or makes it another one.
-        output_methods=[],
-        api_call_interval=-1,
-        emissions_endpoint=None,
-        electricitymaps_api_token="",
-        allow_multiple_runs=True,
-        region=None,
-        cloud_provider=None,
-        cloud_region=None,
-        country_2letter_iso_code=None,
-        force_carbon_intensity_g_co2e_kwh=None,
-        measure_power_secs=15,
         pue=1.0,
-        rapl_include_dram=False,
-        rapl_prefer_psys=False,
+        # With None it would look for one under an older name.
+        electricitymaps_api_token="",
+        **dict.fromkeys(_UNSET),
     )
     tracker.start()
-    return tracker, {part: words for item in tracker._hardware for part, words in [_words(item)]}
+    return tracker, dict(map(_words, tracker._hardware))
 
 
 def _words(item: Any) -> tuple[str, str]:
     """Which part of an estimate a piece of codecarbon's hardware is, and how its energy is had."""
     kind = type(item).__name__
+    part = getattr(item, "chip_part", kind).lower()
     if kind == "RAM":
-        return "ram", f"memory, an assumed {item.total_power().W:g} W"
-    if kind == "GPU":
-        devices = item.devices.devices
-        meters = sorted({_METERS.get(type(device).__name__, "codecarbon") for device in devices})
-        count = len(devices if item.gpu_ids is None else item.gpu_ids)
-        return "gpu", f"{count} of {len(devices)} GPUs, measured by {' and '.join(meters)}"
-    if kind == "CPU":
-        how = _MODES.get(item._mode, f"by codecarbon's mode {item._mode}")
-        return "cpu", f"processor, {how.format(item._tdp)}"
-    part = item.chip_part.lower()
-    name = {"cpu": "processor", "gpu": "GPU", "ram": "memory"}[part]
-    return part, f"{name}, measured by {_METERS.get(kind, 'codecarbon')}"
+        how = f"an assumed {item.total_power().W:g} W"
+    elif kind == "CPU":
+        how = _HOW.get(item._mode, f"by codecarbon's {item._mode}").format(item._tdp)
+    elif kind == "GPU":
+        kinds = sorted({type(device).__name__ for device in item.devices.devices})
+        how = " and ".join(_HOW.get(name, f"by codecarbon's {name}") for name in kinds)
+    else:
+        how = _HOW.get(kind, f"by codecarbon's {kind}")
+    return part, f"{_PARTS[part]}, {how}"
