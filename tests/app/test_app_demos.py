@@ -235,13 +235,27 @@ def test_what_does_not_fit_is_refused_and_never_cut():
 def test_a_map_that_is_too_large_for_a_page(monkeypatch):
     demo = translator("Transformer")
     answer = demo.ask({"text": "due sei"}, {"n_best": 1, "max_new_tokens": 4})
-    assert demo.look(answer).layers
-    size = demo.look(answer).weights.size
-    monkeypatch.setattr("hf_attnzoo.app.demo._MOST_WEIGHTS", size)
-    assert demo.look(answer).layers == ()
-    monkeypatch.setattr("hf_attnzoo.app.demo._MOST_WEIGHTS", size - 1)
-    with pytest.raises(ValueError, match=f"a map of {size} weights is too large"):
-        demo.look(answer)
+    seen = demo.look(answer)
+    size, whole = seen.weights.size, 2 * 4 * seen.weights.size
+    assert [layer.shape[0] for layer in seen.layers] == [4, 4]
+
+    def shown(most):
+        monkeypatch.setattr("hf_attnzoo.app.fragments._MOST_WEIGHTS", most)
+        parsed = _Texts(fragments.frame(seen))
+        (page,) = [attributes["srcdoc"] for tag, attributes in parsed.tags if tag == "iframe"]
+        data, _ = json.JSONDecoder().raw_decode(page, page.index('{"source"'))
+        return parsed.text, len(data["views"])
+
+    # The map itself, and a view of either layer
+    assert shown(whole) == ("", 3)
+    assert shown(whole - 1) == (
+        f"Shown is the mean of the last layer's heads. The model has 2 layers with 8 heads in all: {whole} weights, "
+        f"and a page holds at most {whole - 1}. A shorter text shows them all.",
+        1,
+    )
+    assert shown(size)[1] == 1
+    with pytest.raises(ValueError, match=f"it has {size} weights, and a page holds at most {size - 1}: "):
+        shown(size - 1)
 
 
 class _Texts(HTMLParser):
