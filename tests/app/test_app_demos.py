@@ -1,5 +1,6 @@
 """What a page asks of a model of each kind and shows of it, without the page."""
 
+import inspect
 import json
 import re
 from html.parser import HTMLParser
@@ -191,6 +192,8 @@ def test_answers_to_questions():
     assert seen.target == demo.tokenizer.tokenize("Ann?")
     with pytest.raises(ValueError, match="The question has 65 tokens; at most 64 are read"):
         demo.ask({"question": "Ann " * 65, "context": TEXTS[1]})
+    # What the pipeline would cut a question at
+    assert inspect.signature(demo.pipe.preprocess).parameters["max_question_len"].default == 64
 
 
 @pytest.mark.parametrize(
