@@ -89,6 +89,7 @@ class Answer:
         shares: for each row a number from 0 to 1 to draw, or none.
         lead: text that each row's first cell goes on with.
         notes: what a person should know.
+        meaning: what the score is, where its heading doesn't tell.
     """
 
     columns: tuple[str, ...]
@@ -97,6 +98,7 @@ class Answer:
     shares: tuple[float, ...] = ()
     lead: str = ""
     notes: tuple[str, ...] = ()
+    meaning: str = ""
 
 
 class Demo(ABC):

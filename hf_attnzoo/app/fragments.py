@@ -20,8 +20,6 @@ told();
 new ResizeObserver(told).observe(document.documentElement);
 </script></body>"""
 
-_MEANT = {"score": ' title="log-probability in nats, by length; the bar is what that is per token"'}
-
 
 def styles() -> str:
     """The style sheet of the page."""
@@ -35,7 +33,7 @@ def script() -> str:
 
 def header(demo: Demo) -> str:
     """Name of a model, and what it is."""
-    size = f"{demo.model.num_parameters():,} parameters"
+    size = counted(demo.model.num_parameters(), "parameter")
     return (
         f'<header class="az-head"><h1>{escape(demo.name)}</h1><p>{escape(demo.summary)}'
         f"<span>{size}</span></p></header>"
@@ -44,7 +42,9 @@ def header(demo: Demo) -> str:
 
 def table(answer: Answer) -> str:
     """The rows of an answer, best first."""
-    headings = "".join(f"<th{_MEANT.get(column, '')}>{escape(column)}</th>" for column in answer.columns)
+    headings = "".join(f"<th>{escape(column)}</th>" for column in answer.columns[:-1])
+    meaning = f' title="{escape(answer.meaning)}"' if answer.meaning else ""
+    headings += f"<th{meaning}>{escape(answer.columns[-1])}</th>"
     rows = []
     for number, row in enumerate(answer.rows):
         first, *others, score = row

@@ -49,6 +49,35 @@ def test_translations_with_their_scores_and_maps():
         demo.look(answer, 3)
 
 
+def test_a_score_is_by_length_as_the_model_has_it():
+    demo = translator()
+    assert demo.ask({"text": "due sei"}).meaning.startswith("log-probability of the output in nats, divided by its ")
+    demo.model.generation_config.length_penalty = 2.0
+    answer = demo.ask({"text": "due sei"}, {"n_best": 4, "beams": 6, "max_new_tokens": 12})
+    page = _Texts(fragments.table(answer))
+    (title,) = [attributes["title"] for tag, attributes in page.tags if tag == "th" and "title" in attributes]
+    assert "divided by its number of tokens to the power of 2, the model's length_penalty; the bar is" in title
+    # Those that ended, without special tokens, which their texts don't have
+    looks = [demo.look(answer, number) for number in range(4)]
+    whole = [number for number, seen in enumerate(looks) if seen.target == [*seen.target_text.split(), "</s>"]]
+    assert whole
+    for number in whole:
+        text, score = answer.rows[number]
+        by_token = forced(demo.model, demo.tokenizer, "due sei", text)
+        tokens = len(text.split()) + 1
+        assert score == pytest.approx(by_token * tokens / tokens**2, rel=1e-4)
+        assert answer.shares[number] == pytest.approx(np.exp(by_token), rel=1e-4)
+
+    demo = writer()
+    demo.model.generation_config.suppress_tokens = [demo.tokenizer.eos_token_id]
+    options = {"n_best": 2, "max_new_tokens": 4, "seed": 3}
+    first = demo.ask({"prompt": "Ann"}, options)
+    demo.model.generation_config.length_penalty = 0.0
+    second = demo.ask({"prompt": "Ann"}, options)
+    assert [score for _, score in second.rows] == pytest.approx([4 * score for _, score in first.rows], rel=1e-4)
+    assert second.shares == pytest.approx(first.shares, rel=1e-4)
+
+
 def test_a_transformer_shows_all_layers_and_heads():
     demo = translator("Transformer")
     answer = demo.ask({"text": "due sei"})
@@ -62,7 +91,7 @@ def test_an_output_that_is_cut_is_said_to_be():
     demo = translator()
     demo.model.generation_config.suppress_tokens.append(demo.tokenizer.eos_token_id)
     answer = demo.ask({"text": "due"}, {"n_best": 1, "max_new_tokens": 4})
-    assert answer.notes == ("1 of 1 outputs end at the limit of 4 tokens, unfinished.",)
+    assert answer.notes == ("1 output of 1 ends at the limit of 4 tokens, unfinished.",)
     assert len(demo.look(answer).target) == 4
 
 
@@ -98,6 +127,19 @@ def test_captions():
     np.testing.assert_allclose(seen.weights.sum((1, 2)), 1, rtol=1e-5)
     with pytest.raises(ValueError, match="Picture is missing"):
         demo.ask({"image": None})
+
+
+def test_a_picture_that_cannot_be_read_goes_by_its_name(tmp_path):
+    demo = captioner()
+    Image.new("RGB", (40, 40)).save(tmp_path / "cut short.png")
+    whole = (tmp_path / "cut short.png").read_bytes()
+    (tmp_path / "cut short.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "it's text.png").write_text("no picture", encoding="utf-8")
+    for name in ("cut short.png", "it's text.png", "gone.png"):
+        with pytest.raises(ValueError, match="damaged, or no picture") as refused:
+            demo.ask({"image": str(tmp_path / name)})
+        expected = f"{name} can't be read: it is damaged, or no picture of a kind that is known here"
+        assert str(refused.value) == expected
 
 
 @pytest.mark.parametrize("sample", [True, False])
