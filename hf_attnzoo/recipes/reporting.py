@@ -10,6 +10,7 @@ from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..hub import RunFacts
+from ..wording import counted
 
 if TYPE_CHECKING:
     from .trainer import ZooTrainer
@@ -124,4 +125,4 @@ def report(console: Console, facts: RunFacts) -> None:
         between = facts.intervals.get(name)
         interval = f" (95 % interval {between[0]:.4f} to {between[1]:.4f})" if between else ""
         say(console, f"test {name}: {value:.4f}{interval}  {facts.metrics[f'{name}_signature']}")
-    say(console, f"{facts.steps:,} steps in {facts.seconds:.0f} s")
+    say(console, f"{counted(facts.steps, 'step')} in {facts.seconds:.0f} s")
