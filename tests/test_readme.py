@@ -1,6 +1,9 @@
 """What the README and the contributing guide say is run, block by block, in the order of the page."""
 
+import multiprocessing
+import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -37,6 +40,10 @@ SMALL = {
     "image-folder": ["model.image_size=32", "model.encoder_channels=[4, 8]", "generation.max_new_tokens=5"],
 }
 SHORT_DATA = ["data.train.size=300", "data.validation.size=10", "data.test.size=10"]
+
+
+# What nearly every command imports first, which takes longer than the command itself
+HEAVY = ["matplotlib.figure", "transformers.trainer", "transformers.pipelines", "datasets", "hf_attnzoo.recipes.run"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -80,21 +87,52 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: list[str], folder: Path, stdin: str | None = None) -> str:
-    program = [sys.executable, *command[1:]] if command[0] == "python" else command
-    if command[0] in ("attnzoo", "torchrun"):
-        program = [str(Path(sys.executable).parent / command[0]), *command[1:]]
-    done = subprocess.run(program, cwd=folder, input=stdin, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+@pytest.fixture(scope="module")
+def python() -> multiprocessing.context.ForkServerContext:
+    """A Python that has imported what is heavy, and forks for every command: each starts as if it were the first."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(HEAVY)
+    return context
 
 
-def test_readme_runs_from_top_to_bottom(folder):
+def run_script(arguments: list[str], folder: Path, log: Path, stdin: Path) -> None:
+    """Be `python SCRIPT ARGUMENT...` in a process of its own."""
+    os.chdir(folder)
+    # Also what the processes that it starts print
+    for stream in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), stream)
+    sys.argv = arguments
+    with stdin.open(encoding="utf-8") as sys.stdin:
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def run(command: list[str], folder: Path, python: multiprocessing.context.ForkServerContext, stdin: str = "") -> str:
+    """Run a command of the page, which must end well; what it printed."""
+    scripts = Path(sys.executable).parent
+    if command[0] == "torchrun":
+        done = subprocess.run(
+            [scripts / command[0], *command[1:]], cwd=folder, capture_output=True, text=True, check=False
+        )
+        code, printed = done.returncode, done.stdout + done.stderr
+    else:
+        arguments = command[1:] if command[0] == "python" else [str(scripts / command[0]), *command[1:]]
+        log, read = folder / "printed.txt", folder / "typed.txt"
+        log.write_text("", encoding="utf-8")
+        read.write_text(stdin, encoding="utf-8")
+        process = python.Process(target=run_script, args=(arguments, folder, log, read))
+        process.start()
+        process.join()
+        code, printed = process.exitcode, log.read_text(encoding="utf-8")
+    assert code == 0, f"{shlex.join(command)}\n{printed}"
+    return printed
+
+
+def test_readme_runs_from_top_to_bottom(folder, python):
     ran = []
     for language, text in (block for page in RUN for block in blocks(page)):
         if language == "python":
-            script = "import transformers; transformers.utils.logging.disable_progress_bar()\n" + text
-            run(["python", "-c", script], folder)
+            (folder / "block.py").write_text(text, encoding="utf-8")
+            run(["python", "block.py"], folder, python)
             ran.append("python")
             continue
         assert language == "bash", f"a block of {language} is not run by any test"
@@ -102,11 +140,11 @@ def test_readme_runs_from_top_to_bottom(folder):
             for part in line.split(" && "):
                 if part.startswith(SETUP + HUB):
                     continue
-                stdin = None
+                stdin = ""
                 if part.startswith("echo "):
                     said, part = part.split(" | ")
                     stdin = shlex.split(said)[1] + "\n"
-                output = run(shortened(shlex.split(part)), folder, stdin)
+                output = run(shortened(shlex.split(part)), folder, python, stdin)
                 ran.append(part.split()[0])
                 if "families" in part:
                     assert "rnnsearch" in output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any, ClassVar
 
@@ -16,9 +16,6 @@ from ..pipelines.generating import position_limit
 from ..pipelines.question_answering import most_tokens
 
 Look = Callable[[], "AttentionMap | ImageAttentionMap"]
-
-# Numbers that the page of a map may hold: about ten megabytes
-_MOST_WEIGHTS = 1_500_000
 
 
 @dataclass(frozen=True)
@@ -92,6 +89,7 @@ class Answer:
         shares: for each row a number from 0 to 1 to draw, or none.
         lead: text that each row's first cell goes on with.
         notes: what a person should know.
+        meaning: what the score is, where its heading doesn't tell.
     """
 
     columns: tuple[str, ...]
@@ -100,6 +98,7 @@ class Answer:
     shares: tuple[float, ...] = ()
     lead: str = ""
     notes: tuple[str, ...] = ()
+    meaning: str = ""
 
 
 class Demo(ABC):
@@ -168,7 +167,7 @@ class Demo(ABC):
             row: from 0.
 
         Returns:
-            The map; without its layers and heads where they would be too many for a page.
+            The map, with all layers and heads that are known.
 
         Raises:
             ValueError: there is no map, and why.
@@ -178,12 +177,7 @@ class Demo(ABC):
         if not 0 <= row < max(len(answer.looks), len(answer.rows)):
             raise ValueError(f"row={row} is out of range; the answer has {len(answer.rows)}")
         with self._turn:
-            seen = answer.looks[row if len(answer.looks) > 1 else 0]()
-        if seen.weights.size > _MOST_WEIGHTS:
-            raise ValueError(f"a map of {seen.weights.size:,} weights is too large for a page: take a shorter text")
-        if isinstance(seen, AttentionMap) and sum(layer.size for layer in seen.layers) > _MOST_WEIGHTS:
-            seen = replace(seen, layers=())
-        return seen
+            return answer.looks[row if len(answer.looks) > 1 else 0]()
 
     def _given(self, field: Field, value: Any) -> Any:
         if field.kind == "image":

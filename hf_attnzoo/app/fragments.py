@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from importlib import resources
 
 from ..attention_maps import AttentionMap, ImageAttentionMap
+from ..wording import counted
 from .demo import Answer, Demo
+
+# Numbers that the page of a map may hold: about ten megabytes
+_MOST_WEIGHTS = 1_500_000
 
 # Said by a map's page to the page around it: how high it is
 _HEIGHT = """<script>
@@ -14,8 +19,6 @@ const told = () => parent.postMessage({attnzoo: document.documentElement.getBoun
 told();
 new ResizeObserver(told).observe(document.documentElement);
 </script></body>"""
-
-_MEANT = {"score": ' title="log-probability in nats, by length; the bar is what that is per token"'}
 
 
 def styles() -> str:
@@ -30,7 +33,7 @@ def script() -> str:
 
 def header(demo: Demo) -> str:
     """Name of a model, and what it is."""
-    size = f"{demo.model.num_parameters():,} parameters"
+    size = counted(demo.model.num_parameters(), "parameter")
     return (
         f'<header class="az-head"><h1>{escape(demo.name)}</h1><p>{escape(demo.summary)}'
         f"<span>{size}</span></p></header>"
@@ -39,7 +42,9 @@ def header(demo: Demo) -> str:
 
 def table(answer: Answer) -> str:
     """The rows of an answer, best first."""
-    headings = "".join(f"<th{_MEANT.get(column, '')}>{escape(column)}</th>" for column in answer.columns)
+    headings = "".join(f"<th>{escape(column)}</th>" for column in answer.columns[:-1])
+    meaning = f' title="{escape(answer.meaning)}"' if answer.meaning else ""
+    headings += f"<th{meaning}>{escape(answer.columns[-1])}</th>"
     rows = []
     for number, row in enumerate(answer.rows):
         first, *others, score = row
@@ -72,9 +77,24 @@ def hint(text: str) -> str:
 
 
 def frame(seen: AttentionMap | ImageAttentionMap) -> str:
-    """A map in a frame of its own, to hover over; what is in it can't reach the page around it."""
+    """A map in a frame of its own, to hover over; what is in it can't reach the page around it.
+
+    Where its layers and heads are too many for a page, the map alone is shown, under a note that says so.
+
+    Raises:
+        ValueError: the map alone is too large for a page.
+    """
+    if seen.weights.size > _MOST_WEIGHTS:
+        raise ValueError(
+            f"it has {seen.weights.size:,} weights, and a page holds at most {_MOST_WEIGHTS:,}: take a shorter text"
+        )
+    missing = ""
+    if isinstance(seen, AttentionMap) and sum(layer.size for layer in seen.layers) > _MOST_WEIGHTS:
+        missing = note(_left_out(seen))
+        seen = replace(seen, layers=())
     page = seen.to_html().replace("</body>", _HEIGHT)
-    return f'<iframe class="az-map" title="attention" sandbox="allow-scripts" srcdoc="{escape(page)}"></iframe>'
+    shown = f'<iframe class="az-map" title="attention" sandbox="allow-scripts" srcdoc="{escape(page)}"></iframe>'
+    return missing + shown
 
 
 def choices(answer: Answer, longest: int = 36) -> list[tuple[str, int]]:
@@ -84,6 +104,16 @@ def choices(answer: Answer, longest: int = 36) -> list[tuple[str, int]]:
     labels = [" ".join(str(row[0]).split()) or "(nothing)" for row in answer.rows]
     cut = [label if len(label) <= longest else label[: longest - 1] + "…" for label in labels]
     return [(f"{number + 1} · {label}", number) for number, label in enumerate(cut)]
+
+
+def _left_out(seen: AttentionMap) -> str:
+    """What a page shows of a map with too many layers and heads; its own weights are the mean of the last layer."""
+    layers, heads = counted(len(seen.layers), "layer"), counted(sum(map(len, seen.layers)), "head")
+    size = sum(layer.size for layer in seen.layers)
+    return (
+        f"Shown is the mean of the last layer's heads. The model has {layers} with {heads} in all: {size:,} weights, "
+        f"and a page holds at most {_MOST_WEIGHTS:,}. A shorter text shows them all."
+    )
 
 
 def _number(value: float) -> str:

@@ -167,7 +167,7 @@ def _look(demo: Demo, answer: Answer, row: int) -> str:
 def _field(gr: ModuleType, field: Field, value: str | None) -> Component:
     if field.kind == "image":
         # As it is, transparency too
-        return gr.Image(
+        picture = gr.Image(
             value=value,
             label=field.label,
             type="filepath",
@@ -176,6 +176,10 @@ def _field(gr: ModuleType, field: Field, value: str | None) -> Component:
             height=300,
             elem_id=field.name,
         )
+        # gradio would open it first, and of one that can't be opened say no more than "Error"
+        decode = picture.preprocess
+        picture.preprocess = lambda given: given.path if given is not None and given.path else decode(given)
+        return picture
     return gr.Textbox(
         value=value, label=field.label, lines=field.lines, placeholder=field.hint, elem_id=field.name, max_lines=20
     )

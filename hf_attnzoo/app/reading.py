@@ -10,12 +10,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, pipeline
 
 from ..attention_maps import AttentionMap, attention_map
 from ..attention_maps.encoder_maps import question_attention_map
+from ..pipelines.question_answering import LONGEST_QUESTION
 from .demo import Answer, Demo, Field, Setting
 
 _PROBABILITY = "probability"
-
-# Tokens of a question that the pipeline reads
-_LONGEST_QUESTION = 64
 
 # Characters of a text that are shown around an answer
 _AROUND = 40
@@ -130,14 +128,13 @@ class QuestionAnsweringDemo(_ReadingDemo):
     def answer(self, inputs: dict[str, Any], settings: dict[str, Any]) -> Answer:
         question, context = inputs["question"], inputs["context"]
         asked = len(self.tokenizer(question, add_special_tokens=False)["input_ids"])
-        if asked > _LONGEST_QUESTION:
-            raise ValueError(f"The question has {asked} tokens; at most {_LONGEST_QUESTION} are read")
+        if asked > LONGEST_QUESTION:
+            raise ValueError(f"The question has {asked} tokens; at most {LONGEST_QUESTION} are read")
         found = self.pipe(
             question=question,
             context=context,
             top_k=settings["top_k"],
             max_answer_len=settings["max_answer_len"],
-            max_question_len=_LONGEST_QUESTION,
             handle_impossible_answer=settings["no_answer"],
         )
         found = [found] if isinstance(found, dict) else found

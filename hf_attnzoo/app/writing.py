@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from ..attention_maps import AttentionMap, ImageAttentionMap, attention_map
 from ..models.image_processing_show_attend_tell import open_image, rgb_pixels
 from ..pipelines.generating import real_tokens, sequence_scores
+from ..wording import counted
 from .demo import Answer, Demo, Field, Setting
 
 _N_BEST = Setting("n_best", "Outputs", 3, 1, 10)
@@ -46,8 +48,37 @@ def _end(text: str, longest: int = 80) -> str:
     return line if line == text else f"…{line}"
 
 
-def _likelihoods(scores: list[float]) -> tuple[float, ...]:
-    return tuple(min(1.0, float(np.exp(score))) for score in scores)
+def _length_penalty(model: PreTrainedModel) -> float:
+    """By what power of its number of tokens the log-probability of an output is divided."""
+    penalty = model.generation_config.length_penalty
+    return 1.0 if penalty is None else penalty
+
+
+def _meaning(penalty: float) -> str:
+    length = "its number of tokens" if penalty == 1 else f"its number of tokens to the power of {penalty:g}"
+    chosen = "" if penalty == 1 else ", the model's length_penalty"
+    return (
+        f"log-probability of the output in nats, divided by {length}{chosen}; the bar is the probability of a token, "
+        "the geometric mean of all"
+    )
+
+
+def _likelihoods(scores: list[float], lengths: list[int], penalty: float) -> tuple[float, ...]:
+    """What probability a token has on average, of the scores of outputs."""
+    return tuple(
+        min(1.0, float(np.exp(score * length ** (penalty - 1)))) for score, length in zip(scores, lengths, strict=True)
+    )
+
+
+def _open(picture: Any) -> Image.Image:
+    """The picture of a person, who knows its name, and not the folder of this machine that it was put into."""
+    try:
+        return open_image(picture, "the picture")
+    except ValueError as error:
+        if isinstance(picture, Image.Image):
+            raise
+        name = Path(picture).name
+        raise ValueError(f"{name} can't be read: it is damaged, or no picture of a kind that is known here") from error
 
 
 class _PipelineDemo(Demo):
@@ -70,16 +101,21 @@ class _PipelineDemo(Demo):
         cut = [len(record["target_tokens"]) for record in records if end not in record["target_tokens"][-1:]]
         if end is None or not cut:
             return records, ()
-        return records, (f"{len(cut)} of {len(records)} outputs end at the limit of {max(cut)} tokens, unfinished.",)
+        some = f"{counted(len(cut), 'output')} of {len(records)} {'ends' if len(cut) == 1 else 'end'}"
+        return records, (f"{some} at the limit of {counted(max(cut), 'token')}, unfinished.",)
 
     def _answer(self, records: list[dict[str, Any]], notes: tuple[str, ...], look: Callable) -> Answer:
-        scores = [record["score"] for record in records]
+        scores, penalty = [record["score"] for record in records], _length_penalty(self.model)
+        # Without a map it isn't told how many tokens there are, which don't matter if the score is by token
+        known = penalty == 1 or all("target_tokens" in record for record in records)
+        lengths = [len(record.get("target_tokens", ".")) for record in records]
         return Answer(
             columns=(self.output, _SCORE),
             rows=tuple((record[self.key], score) for record, score in zip(records, scores, strict=True)),
             looks=() if notes and "alignment" not in records[0] else tuple(look(record) for record in records),
-            shares=_likelihoods(scores),
+            shares=_likelihoods(scores, lengths, penalty) if known else (),
             notes=notes,
+            meaning=_meaning(penalty),
         )
 
 
@@ -135,7 +171,7 @@ class CaptioningDemo(_PipelineDemo):
         self.pipe = pipeline("attnzoo-captioning", model=model, processor=processor)
 
     def answer(self, inputs: dict[str, Any], settings: dict[str, Any]) -> Answer:
-        image = open_image(inputs["image"], "the picture")
+        image = _open(inputs["image"])
         picture = Image.fromarray(rgb_pixels(image, "the picture").round().astype(np.uint8))
         records, notes = self._outputs(image, settings)
         if self.pipe.grid_size is None and not notes:
@@ -185,9 +221,9 @@ class ContinuationDemo(Demo):
                 return_dict_in_generate=True,
                 **options,
             )
-        config = self.model.generation_config
+        config, penalty = self.model.generation_config, _length_penalty(self.model)
         real = real_tokens(output.sequences[:, read:], config.eos_token_id, config.pad_token_id)
-        scores = sequence_scores(output, real, None).tolist()
+        scores = sequence_scores(output, real, config.length_penalty).tolist()
         begun = self.tokenizer.decode(encoding["input_ids"][0], skip_special_tokens=True)
         texts = []
         for ids, length in zip(output.sequences, real.sum(1).tolist(), strict=True):
@@ -198,8 +234,9 @@ class ContinuationDemo(Demo):
             columns=("text", _SCORE),
             rows=tuple(zip(texts, scores, strict=True)),
             looks=tuple(self._look(prompt + text) for text in texts),
-            shares=_likelihoods(scores),
+            shares=_likelihoods(scores, real.sum(1).clamp(min=1).tolist(), penalty),
             lead=_end(prompt),
+            meaning=_meaning(penalty),
         )
 
     def _look(self, text: str) -> Callable[[], AttentionMap]:

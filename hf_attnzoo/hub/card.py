@@ -14,6 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..evaluation import ShotScore
 from ..evaluation.names import SCORE_NAMES
+from ..wording import counted, counted_unit
 
 Row = TypeVar("Row")
 
@@ -144,7 +145,8 @@ def hardware() -> str:
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    cores, threads = counted(os.cpu_count() or 1, "core"), counted(torch.get_num_threads(), "thread")
+    return f"{name}, {cores}, {threads}"
 
 
 def model_card(facts: RunFacts) -> ModelCard:
@@ -180,8 +182,8 @@ def model_card(facts: RunFacts) -> ModelCard:
         "## Data",
         _data(facts),
         "## Training",
-        f"{facts.steps:,} steps in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
-        f"{facts.parameters:,} parameters; {_vocabularies(facts.vocabulary)}."
+        f"{counted(facts.steps, 'step')} in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
+        f"{counted(facts.parameters, 'parameter')}; {_vocabularies(facts.vocabulary)}."
         + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else "")
         + (_lora(*facts.lora) if facts.lora else ""),
         *([energy_text(facts.energy)] if facts.energy else []),
@@ -296,9 +298,11 @@ def metric_name(name: str) -> str:
 
 
 def _data(facts: RunFacts) -> str:
-    rows = ", ".join(f"{count:,} {split}" for split, count in facts.rows.items())
+    *others, (last, count) = facts.rows.items()
+    rows = "".join(f"{count:,} {split}, " for split, count in others)
+    unit = counted_unit(count, facts.kind.unit).partition(" ")[2]
     license = f" Licence of the data: {facts.data_license}." if facts.data_license else ""
-    return f"`{facts.data_name}`: {rows} {facts.kind.unit}.{license}"
+    return f"`{facts.data_name}`: {rows}{count:,} {last} {unit}.{license}"
 
 
 def _lora(rank: int, trained: int) -> str:

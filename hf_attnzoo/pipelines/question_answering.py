@@ -20,6 +20,9 @@ from .generating import SavedWithCodeMixin
 
 logger = logging.get_logger(__name__)
 
+# Tokens of a question that are read where nobody says otherwise, as in the program of Devlin et al. (2019) for SQuAD
+LONGEST_QUESTION = 64
+
 # Where a token stands in the text, and its word.
 Token = tuple[tuple[int, int] | None, tuple[int, int] | None]
 
@@ -142,7 +145,7 @@ class QuestionAnsweringPipeline(SavedWithCodeMixin, ChunkPipeline):
         inputs: Mapping[str, str],
         max_seq_len: int | None = None,
         doc_stride: int | None = None,
-        max_question_len: int = 64,
+        max_question_len: int = LONGEST_QUESTION,
     ) -> Iterator[dict[str, Any]]:
         """Windows of one text: what the model reads, shape `(1, T)`, and where in the text the tokens stand."""
         question, context = _checked(inputs)
@@ -208,7 +211,7 @@ def question_windows(
     context: str,
     max_seq_len: int,
     doc_stride: int | None = None,
-    max_question_len: int = 64,
+    max_question_len: int = LONGEST_QUESTION,
 ) -> tuple[BatchEncoding, list[list[Token]]]:
     """A question with the parts of a text, in windows that overlap.
 

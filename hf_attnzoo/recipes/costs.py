@@ -12,6 +12,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from .lora import LoRAPlan
+
 # Bytes of a number
 _FP32, _HALF = 4, 2
 # Backward, the gradient of what is read and the gradient of the weight are as much as forward each.
@@ -104,12 +106,13 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def training_flops(model: PreTrainedModel, shape: BatchShape) -> int:
+def training_flops(model: PreTrainedModel, shape: BatchShape, lora: LoRAPlan | None = None) -> int:
     """Operations of the forward and the backward pass over one batch.
 
     Args:
         model: on any device, the meta device too.
         shape: of the batch, without padding.
+        lora: what of it is trained. Default: `None`, all.
 
     Returns:
         Their number.
@@ -117,11 +120,11 @@ def training_flops(model: PreTrainedModel, shape: BatchShape) -> int:
     Raises:
         ValueError: if the model's layers are not only linear ones that a position meets, as in an image encoder.
     """
-    return _PASSES * (_weight_flops(model, shape) + _attention_flops(model.config, shape))
+    return _weight_flops(model, shape, lora) + _PASSES * _attention_flops(model.config, shape)
 
 
-def _weight_flops(model: PreTrainedModel, shape: BatchShape) -> int:
-    """Two for each weight and each position that it is applied to."""
+def _weight_flops(model: PreTrainedModel, shape: BatchShape, lora: LoRAPlan | None) -> int:
+    """Two for each weight and each position that it is applied to, in each pass; a frozen one has no gradient."""
     total = 0
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):
@@ -129,7 +132,13 @@ def _weight_flops(model: PreTrainedModel, shape: BatchShape) -> int:
         if isinstance(module, nn.modules.conv._ConvNd):
             raise ValueError(f"{name} is a convolution, whose operations are not known from its weights")
         weights = sum(weight.numel() for weight in module.parameters(recurse=False) if weight.ndim > 1)
-        total += 2 * weights * _positions(name, model.config, shape)
+        passes = _PASSES
+        if lora is not None and not any(name == whole or name.startswith(f"{whole}.") for whole in lora.whole):
+            passes -= 1
+        operations = passes * weights
+        if lora is not None and name in lora.targets:
+            operations += _PASSES * lora.rank * (module.in_features + module.out_features)
+        total += 2 * operations * _positions(name, model.config, shape)
     return total
 
 
@@ -203,18 +212,20 @@ def memory_per_device(
     strategy: str,
     devices: int,
     largest_layer: int,
+    lora: LoRAPlan | None = None,
 ) -> Memory:
     """Memory of a step.
 
     Args:
         parameters: of the model.
-        optimizer_bytes: that the optimiser keeps for each.
+        optimizer_bytes: that the optimiser keeps for each that is trained.
         activations: bytes for one batch on one device.
         vocabulary: rows of the output layer.
         precision: `fp32`, `bf16` or `fp16`.
         strategy: a key of `STRATEGIES`.
         devices: how many.
         largest_layer: parameters that are gathered at a time where weights are shared out.
+        lora: what of them is trained, and lies beside them. Default: `None`, all are.
 
     Returns:
         Bytes on one device.
@@ -227,6 +238,10 @@ def memory_per_device(
     if devices < 1:
         raise ValueError(f"devices={devices} must be at least 1")
     shared = STRATEGIES[strategy]
+    trained = parameters
+    if lora is not None:
+        trained = lora.trained
+        parameters += trained
 
     def share(part: str, size: float) -> int:
         return round(size / devices if part in shared else size)
@@ -236,11 +251,11 @@ def memory_per_device(
         weights += (largest_layer if "weights" in shared else parameters) * _HALF
     elif "weights" in shared:
         weights += largest_layer * _FP32
-    gradients = share("gradients", parameters * _FP32)
+    gradients = share("gradients", trained * _FP32)
     if strategy == "ddp" and devices > 1:
-        gradients += parameters * _FP32
+        gradients += trained * _FP32
     logits = _LOGITS_CHUNK * vocabulary * (2 * _FP32 + (_FP32 if precision == "fp32" else _HALF))
-    return Memory(weights, gradients, share("optimizer", parameters * optimizer_bytes), activations, logits)
+    return Memory(weights, gradients, share("optimizer", trained * optimizer_bytes), activations, logits)
 
 
 def training_hours(flops: float, devices: int, peak: float, utilization: float) -> float:

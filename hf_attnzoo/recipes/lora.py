@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..wording import counted
 from .disk import discard, scratch_folder, writing
 from .reporting import say
 from .schema import LoRASection, Recipe, nearest, without_folders
@@ -45,6 +47,54 @@ def is_adapter(folder: Path) -> bool:
     return (folder / "adapter_config.json").is_file() and card.is_file() and _TITLE in card.read_text(encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class LoRAPlan:
+    """What LoRA trains of a model.
+
+    Args:
+        rank: of the factors.
+        targets: names of the linear layers that get them.
+        whole: names of the modules that are trained in full, in a copy beside the checkpoint's.
+        factors: numbers in all factors, `rank * (in + out)` of each layer.
+        full: numbers in the modules that are trained in full.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    whole: tuple[str, ...]
+    factors: int
+    full: int
+
+    @property
+    def trained(self) -> int:
+        """Numbers that are trained."""
+        return self.factors + self.full
+
+
+def plan_lora(model: PreTrainedModel, new: set[str], section: LoRASection) -> LoRAPlan:
+    """What LoRA will train of a model, of which nothing is changed.
+
+    Args:
+        model: on any device, the meta device too.
+        new: names of its tensors that the checkpoint lacks.
+        section: `training.lora` of a recipe, with a rank.
+
+    Returns:
+        Layers and numbers.
+
+    Raises:
+        ValueError: a module is named that isn't there or isn't a linear layer, or what would have to be trained in
+            full shares its weights with the embeddings.
+    """
+    rank = section.rank or 0
+    whole = _whole_modules(model, new)
+    targets = _targets(model, section, whole)
+    layers = [model.get_submodule(name) for name in targets]
+    factors = sum(rank * (layer.in_features + layer.out_features) for layer in layers)
+    full = {id(one): one.numel() for name in whole for one in model.get_submodule(name).parameters()}
+    return LoRAPlan(rank, tuple(targets), tuple(whole), factors, sum(full.values()))
+
+
 class Adapter:
     """Factors of low rank beside some linear layers of a model, `W + alpha / rank B A` (Hu et al. 2022, section 4.1).
 
@@ -75,8 +125,8 @@ class Adapter:
         from peft import LoraConfig, get_peft_model
 
         section = recipe.training.lora
-        whole = _whole_modules(model, new)
-        targets = _targets(model, section, whole)
+        plan = plan_lora(model, new, section)
+        targets, whole = list(plan.targets), list(plan.whole)
         config = LoraConfig(
             r=section.rank,
             lora_alpha=2 * section.rank if section.alpha is None else section.alpha,
@@ -90,9 +140,10 @@ class Adapter:
         # Where a converted checkpoint lay for a moment is of no use to anybody.
         config.base_model_name_or_path = self.base
         self.trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        layers = counted(len(targets), "linear layer")
         say(
             console,
-            f"LoRA of rank {section.rank} on {len(targets)} linear layers: {self.trained:,} parameters are trained"
+            f"LoRA of rank {section.rank} on {layers}: {self.trained:,} parameters are trained"
             + (f", those of {', '.join(whole)} in full" if whole else ""),
         )
 

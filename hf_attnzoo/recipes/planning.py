@@ -1,5 +1,6 @@
 """A dry run in words: the rows of its table, and what was taken for granted."""
 
+from ..wording import counted
 from .rehearsing import CPU, DryRun
 
 _GIB = 2**30
@@ -15,13 +16,15 @@ def figures(told: DryRun) -> list[tuple[str, str, str]]:
         Name, value and particulars.
     """
     shape, trained = told.shape, told.trained
-    sides = f"{shape.rows} rows of {shape.target} tokens"
+    rows_of = counted(shape.rows, "row")
+    sides = f"{rows_of} of {counted(shape.target, 'token')}"
     if shape.source:
-        sides = f"{shape.rows} rows of {shape.source} + {shape.target} tokens"
+        sides = f"{rows_of} of {shape.source} + {counted(shape.target, 'token')}"
     per_token = _flop(told.flops_per_step / told.tokens_per_step)
     rows = [
-        ("parameters", f"{told.parameters:,}", f"{told.model}, {told.vocabulary:,} words"),
-        ("batch of one device", f"{shape.tokens:,} tokens", sides),
+        ("parameters", f"{told.parameters:,}", f"{told.model}, {counted(told.vocabulary, 'word')}"),
+        *_trained(told),
+        ("batch of one device", counted(shape.tokens, "token"), sides),
         ("tokens per step", f"{told.tokens_per_step:,}", f"{told.devices} x {told.device}"),
         ("steps", _number(told.steps), ""),
         ("tokens", _number(told.tokens), ""),
@@ -61,6 +64,15 @@ def figures(told: DryRun) -> list[tuple[str, str, str]]:
 def notes(told: DryRun) -> list[str]:
     """What the figures rest on, a line each."""
     return [f"note: {sentence}" for sentence in told.assumed]
+
+
+def _trained(told: DryRun) -> list[tuple[str, str, str]]:
+    """Of how many parameters the rest of the figures is, where it is not of all."""
+    if told.lora is None:
+        return []
+    layers = counted(len(told.lora.targets), "linear layer")
+    full = f"; in full {', '.join(told.lora.whole)}" if told.lora.whole else ""
+    return [("trained parameters", f"{told.lora.trained:,}", f"LoRA of rank {told.lora.rank} on {layers}{full}")]
 
 
 def _number(value: int | None) -> str:

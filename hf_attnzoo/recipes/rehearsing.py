@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from transformers import PreTrainedModel
 
 from ..data import CAPTION_SOURCES, SOURCES, TEXT_SOURCES, token_lengths
@@ -21,9 +22,11 @@ from .costs import (
     training_flops,
     training_hours,
 )
+from .lora import LoRAPlan, plan_lora
 from .reading import read_yaml
 from .run import find_family
 from .schema import Recipe
+from .starting import StartingPoint, checkpoint_here, missing_weights, starting_config, starting_processor
 from .tasks import make_task
 from .tasks.base import Task
 from .trial import Steps, try_steps
@@ -59,7 +62,7 @@ class DryRun:
     Args:
         name: of the recipe.
         model: its class.
-        parameters: that are trained.
+        parameters: of the model.
         vocabulary: rows of the output layer.
         shape: of the batch of one device.
         steps: optimiser steps; None if that depends on data that a dry run doesn't look at.
@@ -75,6 +78,7 @@ class DryRun:
         hours: wall time of all steps, evaluations left out; None where the number of steps is.
         trained: the two steps.
         assumed: what was taken for granted, a sentence each.
+        lora: what is trained of the model, with LoRA; None if all is.
     """
 
     name: str
@@ -95,6 +99,12 @@ class DryRun:
     hours: float | None
     trained: Steps
     assumed: tuple[str, ...]
+    lora: LoRAPlan | None = None
+
+    @property
+    def trained_parameters(self) -> int:
+        """Numbers that are trained: all, or with LoRA its factors and what the checkpoint has no weights for."""
+        return self.parameters if self.lora is None else self.lora.trained
 
     @property
     def tokens(self) -> int | None:
@@ -108,7 +118,8 @@ class DryRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        content = dataclasses.asdict(self) | {"tokens": self.tokens, "flops": self.flops}
+        more = {"tokens": self.tokens, "flops": self.flops, "trained_parameters": self.trained_parameters}
+        content = dataclasses.asdict(self) | more
         if self.memory is not None:
             content["memory"]["total"] = self.memory.total
         return content
@@ -173,11 +184,14 @@ def dry_run(
     if task.head not in _KINDS:
         raise ValueError(f"a dry run knows no {task.card.task_name.lower()}: train it with training.max_steps=2")
     kind = _KINDS[task.head]
-    if recipe.pretrained.model is not None:
+    section = recipe.training
+    adapting = section.lora.rank is not None
+    if recipe.pretrained.model is not None and not adapting:
         raise ValueError(
             f"pretrained.model={recipe.pretrained.model!r}: a dry run builds what a recipe says, and loads nothing: "
             "leave it out, and say in the model section what the checkpoint has, such as preset"
         )
+    start = checkpoint_here(recipe, family) if adapting else None
     launched = {} if accelerate is None else _launched(accelerate)
     devices = devices or launched.get("devices", 1)
     strategy = strategy or launched.get("strategy", "ddp")
@@ -186,6 +200,11 @@ def dry_run(
         raise ValueError(f"device_kind={device_kind!r} is none of {', '.join((*DEVICES, CPU))}")
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy={strategy!r} is none of {', '.join(STRATEGIES)}")
+    if adapting and strategy != "ddp":
+        raise ValueError(
+            f"strategy={strategy!r} shards what is trained, and training.lora.rank={section.lora.rank} needs the "
+            "whole model in every process: take ddp"
+        )
     for name, value in (("devices", devices), ("source_length", source_length), ("target_length", target_length)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
@@ -200,18 +219,25 @@ def dry_run(
         raise ValueError(f"utilization={utilization} is measured with device_kind={CPU!r}: leave it out")
 
     assumed: list[str] = []
-    processor, lengths = _vocabulary(recipe, task, assumed)
+    processor, lengths = _vocabulary(recipe, task, assumed, start)
     if kind in ("classes", "tags"):
         task.labels = ("one", "other")
         assumed.append("two classes")
+    lora = None
     with torch.device("meta"):
-        model = build_model(recipe, family, task, processor)
+        if start is None:
+            model = build_model(recipe, family, task, processor)
+        else:
+            model = family.model_class(task.head)(starting_config(start, recipe, family, task))
+    if start is not None:
+        lora = plan_lora(model, missing_weights(start, model), section.lora)
     shape = _shape(recipe, kind, model, lengths, (source_length, target_length), assumed)
     trained, activations, note = try_steps(recipe, kind, model, shape, precision)
     assumed += note
-    section = recipe.training
+    if lora is not None:
+        assumed.append("the two steps train all weights, without LoRA's factors, and activations are theirs")
     try:
-        flops = float(training_flops(model, shape))
+        flops = float(training_flops(model, shape, lora))
     except ValueError:
         flops = trained.counted / trained.shape.rows * shape.rows
         assumed.append("operations are those that torch has counted, for so many more rows")
@@ -242,6 +268,7 @@ def dry_run(
             strategy=strategy,
             devices=devices,
             largest_layer=_largest_layer(model),
+            lora=lora,
         )
         assumed.append(
             f"{utilization:.0%} of the peak of a {device_kind}, {rate / 1e12:,.1f} TFLOP/s in {precision}; "
@@ -267,6 +294,7 @@ def dry_run(
         hours=hours,
         trained=trained,
         assumed=tuple(assumed),
+        lora=lora,
     )
 
 
@@ -289,7 +317,9 @@ def _launched(path: Path) -> dict[str, Any]:
     return launched | ({"precision": mixed} if mixed in ("bf16", "fp16") else {})
 
 
-def _vocabulary(recipe: Recipe, task: Task, assumed: list[str]) -> tuple[Any, tuple[float, float] | None]:
+def _vocabulary(
+    recipe: Recipe, task: Task, assumed: list[str], start: StartingPoint | None
+) -> tuple[Any, tuple[float, float] | None]:
     """What fields of the model follow from, and mean lengths of source and target where rows can be drawn."""
     data, section = recipe.data, recipe.tokenizer
     source = {"source": data.source, **data.options, **data.train}["source"]
@@ -299,12 +329,19 @@ def _vocabulary(recipe: Recipe, task: Task, assumed: list[str]) -> tuple[Any, tu
         most = _PICTURES if source in CAPTION_SOURCES else _SAMPLE
         options["size"] = min(options.get("size", most), most)
         rows = task.load(source, training=True, **{"split": "train", **options})
-        processor = task.build_processor(rows)
+        if start is None:
+            processor = task.build_processor(rows)
+        else:
+            processor = starting_processor(start, recipe, task, rows, Console(quiet=True))
         prepared, _ = task.prepare(rows, processor)
         targets = token_lengths(prepared, "labels").mean()
         sources = token_lengths(prepared, "input_ids").mean() if "input_ids" in prepared.column_names else 0.0
-        assumed.append(f"vocabulary and lengths of {len(rows)} rows that were drawn")
+        drawn = "row that was drawn" if len(rows) == 1 else "rows that were drawn"
+        assumed.append(f"vocabulary and lengths of {len(rows)} {drawn}")
         return processor, (float(sources), float(targets))
+    if start is not None:
+        # Sizes are the checkpoint's
+        return None, None
     sizes = section.vocab_size if isinstance(section.vocab_size, list) else [section.vocab_size] * 2
     assumed.append(f"a vocabulary as large as tokenizer.vocab_size={section.vocab_size} allows")
     slots = section.copy_slots or 0

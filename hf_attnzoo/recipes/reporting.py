@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ..hub import RunFacts
 from ..hub.card import energy_text
+from ..wording import counted
 
 if TYPE_CHECKING:
     from .trainer import ZooTrainer
@@ -125,6 +126,6 @@ def report(console: Console, facts: RunFacts) -> None:
         between = facts.intervals.get(name)
         interval = f" (95 % interval {between[0]:.4f} to {between[1]:.4f})" if between else ""
         say(console, f"test {name}: {value:.4f}{interval}  {facts.metrics[f'{name}_signature']}")
-    say(console, f"{facts.steps:,} steps in {facts.seconds:.0f} s")
+    say(console, f"{counted(facts.steps, 'step')} in {facts.seconds:.0f} s")
     if facts.energy is not None:
         say(console, energy_text(facts.energy))

@@ -15,6 +15,7 @@ from transformers import set_seed
 from ..data import CAPTION_SOURCES, SOURCES, SPLITS, TEXT_SOURCES, token_lengths
 from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
+from ..wording import counted, counted_unit
 from .building import build_model, build_trainer, generation_config, heed_launcher
 from .disk import discard
 from .energy import check_energy, energy_of
@@ -90,8 +91,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     if stream is not None:
         rows["train"] = _held(stream.take(_HEAD), data_name(recipe), "train")
     for split, some in rows.items():
-        count = "a stream of" if split == "train" and stream is not None else f"{len(some):,}"
-        say(console, f"{split}: {count} {task.card.unit}, such as {task.show(some[0])}")
+        unit = task.card.unit
+        streamed = split == "train" and stream is not None
+        rows_of = f"a stream of {unit}" if streamed else counted_unit(len(some), unit)
+        say(console, f"{split}: {rows_of}, such as {task.show(some[0])}")
     learnt = rows["train"] if stream is None else stream
     if recipe.tokenizer.train_rows is not None:
         learnt = _part(learnt, "take", recipe.tokenizer.train_rows, "train")
@@ -118,7 +121,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         longest = _longest_target(recipe, datasets["train"])
         model.generation_config = generation_config(recipe, model, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    say(console, f"{type(model).__name__}: {parameters:,} parameters")
+    say(console, f"{type(model).__name__}: {counted(parameters, 'parameter')}")
     adapter = None if recipe.training.lora.rank is None else Adapter(model, new, recipe, task, console)
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
@@ -377,4 +380,5 @@ def average_last(trainer: ZooTrainer, number: int) -> None:
     checkpoints = checkpoints_in(Path(trainer.args.output_dir))
     steps = [step for step in checkpoints if step <= trainer.state.global_step][-number:]
     load_average(trainer.model, [checkpoints[step] for step in steps])
-    say(trainer.progress_report.console, f"mean of the {len(steps)} checkpoints at steps {', '.join(map(str, steps))}")
+    where = f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"
+    say(trainer.progress_report.console, f"mean of {counted(len(steps), 'checkpoint')}, at {where}")

@@ -14,6 +14,7 @@ from ..evaluation import plot_in_context
 from ..hub import RunFacts, check_card, model_card, plot_curve
 from ..hub.card import metric_name
 from ..registry import Family
+from ..wording import counted
 from .disk import discard, scratch_folder, writing
 from .reporting import say
 from .resume import METRICS
@@ -117,4 +118,5 @@ def check_reload(
     answers = list(zip(outputs, by_hand, task.ask(pipe, rows), strict=True))
     differ = sum(len(set(same)) > 1 for same in answers)
     # Sampling draws anew, and elsewhere than on one device in one precision numbers are rounded otherwise.
-    say(console, f"{agree} on the weights; {differ} of {len(answers)} answers differ" if differ else agree)
+    some = f"{counted(differ, 'answer')} of {len(answers):,} {'differs' if differ == 1 else 'differ'}"
+    say(console, f"{agree} on the weights; {some}" if differ else agree)

@@ -16,13 +16,15 @@ from datasets import Dataset
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from rich.console import Console
+from safetensors import SafetensorError, safe_open
 from tokenizers.models import WordLevel, WordPiece
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
 from ..conversion import convert
 from ..data.readers import HUB_NAME
 from ..hub import find_model
+from ..models.configuration_attnzoo import AttnZooConfig
 from ..models.tokenization_attnzoo import tokenizer_sides, vocabulary_sizes
 from ..registry import Family
 from .building import model_settings
@@ -98,6 +100,56 @@ def starting_point(recipe: Recipe, family: Family) -> Iterator[StartingPoint | N
                 f"pretrained.model={section.model} is of the type {kind}, but family={family.name} has {ours}"
             )
         yield StartingPoint(section.model, folder)
+
+
+def checkpoint_here(recipe: Recipe, family: Family) -> StartingPoint:
+    """The checkpoint of a recipe's `pretrained` section where it lies, without fetching or converting anything.
+
+    Args:
+        recipe: whose section names one.
+        family: that it must be of.
+
+    Raises:
+        ValueError: if it isn't a folder on this machine, or of another type.
+    """
+    name = recipe.pretrained.model
+    folder = Path(find_model(name)).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"pretrained.model={name!r} is no folder here, and a dry run fetches nothing")
+    kind, ours = _config(folder).get("model_type"), family.config_class.model_type
+    if kind != ours:
+        raise ValueError(
+            f"pretrained.model={name!r} is of the type {kind}, and a dry run converts nothing: it takes one of {ours}"
+        )
+    return StartingPoint(name, folder)
+
+
+def missing_weights(start: StartingPoint, model: PreTrainedModel) -> set[str]:
+    """Names of a model's parameters that a checkpoint lacks, of which only the names are read.
+
+    Args:
+        start: the checkpoint, in safetensors.
+        model: on any device, the meta device too.
+
+    Raises:
+        ValueError: if the checkpoint's weights can't be read.
+    """
+    index, single = start.folder / SAFE_WEIGHTS_INDEX_NAME, start.folder / SAFE_WEIGHTS_NAME
+    try:
+        if index.is_file():
+            stored = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        else:
+            with safe_open(single, framework="pt") as tensors:
+                stored = set(tensors.keys())
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ValueError(f"pretrained.model={start.name}: its weights can't be read ({error})") from error
+    # A checkpoint of the base model has its names without the prefix
+    stored |= {f"{model.base_model_prefix}.{name}" for name in stored}
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    # A tied weight is stored by one of its names
+    return {name for tied in names.values() if not stored & set(tied) for name in tied}
 
 
 def _fetched(section: PretrainedSection) -> Path:
@@ -251,6 +303,32 @@ def _extended(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], most: in
     return words
 
 
+def starting_config(start: StartingPoint, recipe: Recipe, family: Family, task: Task) -> AttnZooConfig:
+    """The configuration of a model with a checkpoint's weights.
+
+    Args:
+        start: the checkpoint.
+        recipe: whose `model` section has fields that shall be otherwise.
+        family: row of the registry.
+        task: of the recipe, whose classes count.
+
+    Raises:
+        ValueError: if a field is unknown or of the wrong type, or there is a preset.
+    """
+    fields = model_settings(recipe, family)
+    if "preset" in fields:
+        raise ValueError(
+            f"model.preset={fields['preset']!r} and pretrained.model={start.name} exclude each other: sizes are the "
+            "checkpoint's (on a command line, model={} empties the section)"
+        )
+    config_class = family.config_class
+    stored = config_class.from_pretrained(start.folder).to_dict()
+    try:
+        return config_class.from_dict(stored | fields | task.label_fields())
+    except StrictDataclassError as error:
+        raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
+
+
 def starting_model(
     start: StartingPoint, recipe: Recipe, family: Family, task: Task, processor: Processor, console: Console
 ) -> tuple[PreTrainedModel, set[str]]:
@@ -271,18 +349,8 @@ def starting_model(
     Raises:
         ValueError: if a field is unknown or of the wrong type, or a parameter has another shape than the checkpoint's.
     """
-    fields = model_settings(recipe, family)
-    if "preset" in fields:
-        raise ValueError(
-            f"model.preset={fields['preset']!r} and pretrained.model={start.name} exclude each other: sizes are the "
-            "checkpoint's (on a command line, model={} empties the section)"
-        )
+    config = starting_config(start, recipe, family, task)
     config_class = family.config_class
-    stored = config_class.from_pretrained(start.folder).to_dict()
-    try:
-        config = config_class.from_dict(stored | fields | task.label_fields())
-    except StrictDataclassError as error:
-        raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
     model_class = family.model_class(task.head)
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -299,7 +367,7 @@ def starting_model(
                 f"would be {tuple(wanted)}: leave sizes out (on a command line, model={{}} empties the section)"
             )
     new = {*found["missing_keys"], *(name for name, _, _ in found["mismatched_keys"])}
-    if task.label_fields() and (config.id2label != config_class.from_dict(stored).id2label):
+    if task.label_fields() and config.id2label != config_class.from_pretrained(start.folder).id2label:
         # A head for other classes is no head for these, even where it has the shape.
         fresh = model_class(config).state_dict()
         heads = {name: fresh[name] for name in fresh if not name.startswith(f"{model.base_model_prefix}.")}

@@ -109,6 +109,14 @@ def test_a_picture_that_is_dropped(visit, tmp_path):
     words.last.wait_for()
     assert words.all_inner_texts() == demo.look(expected).words
 
+    # One that is none is told of in the page's words, by the name it had
+    (tmp_path / "letter.png").write_text("no picture", encoding="utf-8")
+    page.reload()
+    page.locator("#image input[type=file]").set_input_files(tmp_path / "letter.png")
+    said = page.locator("#output .az-error")
+    said.wait_for()
+    assert said.inner_text().startswith("letter.png can't be read: ")
+
 
 def test_a_model_without_attention(visit):
     page = visit(writer("RNNLM"))

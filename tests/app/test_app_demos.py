@@ -1,5 +1,6 @@
 """What a page asks of a model of each kind and shows of it, without the page."""
 
+import inspect
 import json
 import re
 from html.parser import HTMLParser
@@ -48,6 +49,35 @@ def test_translations_with_their_scores_and_maps():
         demo.look(answer, 3)
 
 
+def test_a_score_is_by_length_as_the_model_has_it():
+    demo = translator()
+    assert demo.ask({"text": "due sei"}).meaning.startswith("log-probability of the output in nats, divided by its ")
+    demo.model.generation_config.length_penalty = 2.0
+    answer = demo.ask({"text": "due sei"}, {"n_best": 4, "beams": 6, "max_new_tokens": 12})
+    page = _Texts(fragments.table(answer))
+    (title,) = [attributes["title"] for tag, attributes in page.tags if tag == "th" and "title" in attributes]
+    assert "divided by its number of tokens to the power of 2, the model's length_penalty; the bar is" in title
+    # Those that ended, without special tokens, which their texts don't have
+    looks = [demo.look(answer, number) for number in range(4)]
+    whole = [number for number, seen in enumerate(looks) if seen.target == [*seen.target_text.split(), "</s>"]]
+    assert whole
+    for number in whole:
+        text, score = answer.rows[number]
+        by_token = forced(demo.model, demo.tokenizer, "due sei", text)
+        tokens = len(text.split()) + 1
+        assert score == pytest.approx(by_token * tokens / tokens**2, rel=1e-4)
+        assert answer.shares[number] == pytest.approx(np.exp(by_token), rel=1e-4)
+
+    demo = writer()
+    demo.model.generation_config.suppress_tokens = [demo.tokenizer.eos_token_id]
+    options = {"n_best": 2, "max_new_tokens": 4, "seed": 3}
+    first = demo.ask({"prompt": "Ann"}, options)
+    demo.model.generation_config.length_penalty = 0.0
+    second = demo.ask({"prompt": "Ann"}, options)
+    assert [score for _, score in second.rows] == pytest.approx([4 * score for _, score in first.rows], rel=1e-4)
+    assert second.shares == pytest.approx(first.shares, rel=1e-4)
+
+
 def test_a_transformer_shows_all_layers_and_heads():
     demo = translator("Transformer")
     answer = demo.ask({"text": "due sei"})
@@ -61,7 +91,7 @@ def test_an_output_that_is_cut_is_said_to_be():
     demo = translator()
     demo.model.generation_config.suppress_tokens.append(demo.tokenizer.eos_token_id)
     answer = demo.ask({"text": "due"}, {"n_best": 1, "max_new_tokens": 4})
-    assert answer.notes == ("1 of 1 outputs end at the limit of 4 tokens, unfinished.",)
+    assert answer.notes == ("1 output of 1 ends at the limit of 4 tokens, unfinished.",)
     assert len(demo.look(answer).target) == 4
 
 
@@ -97,6 +127,19 @@ def test_captions():
     np.testing.assert_allclose(seen.weights.sum((1, 2)), 1, rtol=1e-5)
     with pytest.raises(ValueError, match="Picture is missing"):
         demo.ask({"image": None})
+
+
+def test_a_picture_that_cannot_be_read_goes_by_its_name(tmp_path):
+    demo = captioner()
+    Image.new("RGB", (40, 40)).save(tmp_path / "cut short.png")
+    whole = (tmp_path / "cut short.png").read_bytes()
+    (tmp_path / "cut short.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "it's text.png").write_text("no picture", encoding="utf-8")
+    for name in ("cut short.png", "it's text.png", "gone.png"):
+        with pytest.raises(ValueError, match="damaged, or no picture") as refused:
+            demo.ask({"image": str(tmp_path / name)})
+        expected = f"{name} can't be read: it is damaged, or no picture of a kind that is known here"
+        assert str(refused.value) == expected
 
 
 @pytest.mark.parametrize("sample", [True, False])
@@ -191,6 +234,8 @@ def test_answers_to_questions():
     assert seen.target == demo.tokenizer.tokenize("Ann?")
     with pytest.raises(ValueError, match="The question has 65 tokens; at most 64 are read"):
         demo.ask({"question": "Ann " * 65, "context": TEXTS[1]})
+    # What the pipeline would cut a question at
+    assert inspect.signature(demo.pipe.preprocess).parameters["max_question_len"].default == 64
 
 
 @pytest.mark.parametrize(
@@ -235,13 +280,27 @@ def test_what_does_not_fit_is_refused_and_never_cut():
 def test_a_map_that_is_too_large_for_a_page(monkeypatch):
     demo = translator("Transformer")
     answer = demo.ask({"text": "due sei"}, {"n_best": 1, "max_new_tokens": 4})
-    assert demo.look(answer).layers
-    size = demo.look(answer).weights.size
-    monkeypatch.setattr("hf_attnzoo.app.demo._MOST_WEIGHTS", size)
-    assert demo.look(answer).layers == ()
-    monkeypatch.setattr("hf_attnzoo.app.demo._MOST_WEIGHTS", size - 1)
-    with pytest.raises(ValueError, match=f"a map of {size} weights is too large"):
-        demo.look(answer)
+    seen = demo.look(answer)
+    size, whole = seen.weights.size, 2 * 4 * seen.weights.size
+    assert [layer.shape[0] for layer in seen.layers] == [4, 4]
+
+    def shown(most):
+        monkeypatch.setattr("hf_attnzoo.app.fragments._MOST_WEIGHTS", most)
+        parsed = _Texts(fragments.frame(seen))
+        (page,) = [attributes["srcdoc"] for tag, attributes in parsed.tags if tag == "iframe"]
+        data, _ = json.JSONDecoder().raw_decode(page, page.index('{"source"'))
+        return parsed.text, len(data["views"])
+
+    # The map itself, and a view of either layer
+    assert shown(whole) == ("", 3)
+    assert shown(whole - 1) == (
+        f"Shown is the mean of the last layer's heads. The model has 2 layers with 8 heads in all: {whole} weights, "
+        f"and a page holds at most {whole - 1}. A shorter text shows them all.",
+        1,
+    )
+    assert shown(size)[1] == 1
+    with pytest.raises(ValueError, match=f"it has {size} weights, and a page holds at most {size - 1}: "):
+        shown(size - 1)
 
 
 class _Texts(HTMLParser):

@@ -76,6 +76,19 @@ def saved(tmp_path):
     return save
 
 
+def test_one_is_one(saved, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    text = saved(steps=1, rows={"train": 2, "validation": 3, "test": 1}, parameters=1).read_text(encoding="utf-8")
+    assert "\n1 step in 2.1 minutes, evaluations included, on " in text
+    assert ", 1 core, 1 thread. 1 parameter; " in text
+    assert "\n`dates`: 2 train, 3 validation, 1 test pair. " in text
+    text = saved(steps=2, rows={"test": 1_000}).read_text(encoding="utf-8")
+    assert "\n2 steps in 2.1 minutes" in text
+    assert "\n`dates`: 1,000 test pairs. " in text
+
+
 def test_metadata_survives_the_hub_s_own_reading(saved):
     path = saved()
     metadata = metadata_load(path)

@@ -9,7 +9,7 @@ import transformers
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_attnzoo.recipes import build_recipe, run_recipe
+from hf_attnzoo.recipes import build_recipe, dry_run, run_recipe
 from hf_attnzoo.recipes import run as run_module
 
 peft = pytest.importorskip("peft")
@@ -106,6 +106,9 @@ def test_adapters_alone_are_trained_and_a_killed_run_goes_on(
     trained = sum(tensor.numel() for both in factors.values() for tensor in both.values()) + sum(NEW[family].values())
     card = (result.model / "README.md").read_text()
     assert f"Trained with LoRA (Hu et al. 2022) of rank 2: {trained:,} parameters" in card
+    # What a dry run has told
+    told = dry_run(adapted(family, tmp_path / "run", recipe_content, texts, starts))
+    assert told.trained_parameters == trained
     # peft makes the same model of the checkpoint and the adapter.
     whole = HEADS[family].from_pretrained(result.model)
     assert not any("lora" in name for name in whole.state_dict())
@@ -137,7 +140,7 @@ def test_layers_are_chosen_by_name_and_averages_are_of_factors(recipe_content, t
     changes |= {"training__gradient_checkpointing": True}
     made = adapted("gpt", tmp_path / "run", recipe_content, texts, starts, **changes)
     result = run_recipe(made, Console(width=200))
-    assert "LoRA of rank 3 on 1 linear layers: 96 parameters are trained" in capsys.readouterr().out
+    assert "LoRA of rank 3 on 1 linear layer: 96 parameters are trained" in capsys.readouterr().out
     base, merged = (load_file(folder / "model.safetensors") for folder in (starts["gpt"], result.model))
     changed = [name for name in base if not base[name].equal(merged[name])]
     assert len(changed) == 1

@@ -7,6 +7,7 @@ import socket
 import pytest
 from typer.testing import CliRunner
 
+import hf_attnzoo
 from hf_attnzoo.cli import app
 from hf_attnzoo.recipes import build_recipe, dry_run, load_recipe, run_recipe, shipped_recipes, trial
 from hf_attnzoo.recipes.planning import figures, notes
@@ -127,6 +128,70 @@ def test_a_large_model_is_cut_for_the_steps_and_nothing_else(recipe_content, tmp
     assert again.memory.activations < whole.memory.activations / 2
     # Two moments, and the average
     assert again.memory.optimizer == 12 * again.parameters
+
+
+@pytest.fixture
+def adapting(recipe_content, tmp_path):
+    """A recipe of LoRA on a GPT of one layer, 8 wide, whose numbers are few enough to count."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}
+    hf_attnzoo.GPTForCausalLM(hf_attnzoo.GPTConfig(vocab_size=30, **sizes)).save_pretrained(tmp_path / "start")
+
+    def adapting(**lora):
+        changes = {
+            "family": "gpt",
+            "model": {},
+            "pretrained": {"model": str(tmp_path / "start")},
+            "data": {"source": "someone/text", "block_size": 10},
+            "tokenizer": {},
+            "generation": {},
+            "evaluation": {"metrics": ["cross_entropy"], "best_metric": "cross_entropy"},
+        }
+        content = recipe_content(tmp_path / "run", **changes)
+        content["training"] |= {"batch_tokens": 40, "lora": lora}
+        return build_recipe(content)
+
+    return adapting
+
+
+def test_lora_trains_its_factors_alone(adapting):
+    told = dry_run(adapting(rank=2))
+    # Words, positions, queries with keys and values, output, up, down, and three norms
+    weights, biases = 24 * 8 + 8 * 8 + 32 * 8 + 8 * 32, 24 + 8 + 32 + 8
+    assert told.parameters == 30 * 8 + 16 * 8 + weights + biases + 3 * 16 == 1256
+    # Two rows as long as a layer's input, and two columns as long as its output
+    factors = 2 * ((8 + 24) + (8 + 8) + (8 + 32) + (32 + 8))
+    assert told.trained_parameters == factors == 256
+    assert told.memory.weights == 4 * (1256 + 256)
+    assert told.memory.gradients == 4 * 256
+    assert told.memory.optimizer == 8 * 256
+    assert dry_run(adapting(rank=2), devices=2).memory.gradients == 2 * 4 * 256
+    # Frozen weights have no gradient: forward, and the gradient of what they read; no word is known before the first.
+    rows, length = 4, 10
+    products = length * (2 * weights + 3 * factors) + (length - 1) * 2 * 30 * 8
+    assert told.flops_per_step == 2 * rows * products + 3 * 4 * rows * length * length * 8
+    row = next(row for row in figures(told) if row[0] == "trained parameters")
+    assert row[1:] == ("256", "LoRA of rank 2 on 4 linear layers")
+    assert told.to_dict()["trained_parameters"] == 256
+
+    one = dry_run(adapting(rank=3, target_modules=["down_proj"]))
+    assert one.trained_parameters == 3 * (32 + 8)
+    assert ("trained parameters", "120", "LoRA of rank 3 on 1 linear layer") in figures(one)
+
+
+def test_lora_is_told_of_what_is_here_alone(adapting, tmp_path):
+    with pytest.raises(ValueError, match=r"strategy='zero2' shards what is trained, and training\.lora\.rank=2"):
+        dry_run(adapting(rank=2), strategy="zero2")
+    recipe = adapting(rank=2)
+    recipe.pretrained.model = "someone/model"
+    with pytest.raises(ValueError, match=r"pretrained\.model='someone/model' is no folder here, and a dry run"):
+        dry_run(recipe)
+    hf_attnzoo.RNNLMConfig().save_pretrained(tmp_path / "other")
+    recipe.pretrained.model = str(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"other' is of the type attnzoo_rnnlm, .*: it takes one of attnzoo_gpt"):
+        dry_run(recipe)
+    (tmp_path / "start" / "model.safetensors").write_bytes(b"noise")
+    with pytest.raises(ValueError, match="its weights can't be read"):
+        dry_run(adapting(rank=2))
 
 
 @pytest.mark.parametrize(
