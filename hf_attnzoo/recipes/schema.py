@@ -13,6 +13,7 @@ from typing import Any, get_origin
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
+from ..data.formats import read_text
 from .reading import read_yaml, write_yaml
 
 
@@ -422,7 +423,7 @@ def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         ValueError: if the file isn't a YAML mapping, a key is unknown (the nearest one is named), missing or of the
             wrong type, a number is too small, or an override isn't of the form `key=value`.
     """
-    content = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    content = read_yaml(read_text(path), str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path}: a recipe is a mapping of keys to values, got {type(content).__name__}")
     for override in overrides:
