@@ -315,6 +315,13 @@ def test_the_script_is_the_same_door(recipe_content, tmp_path, monkeypatch, caps
         (["train", "noise.yaml"], "noise.yaml:1: not valid UTF-8"),
         (["train", "parallel-text", "data.source=odd", "output=run"], "odd: nothing that can be read as data"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--generate", "num_beans=2"], "num_beans"),
+        (
+            ["evaluate", "MODEL", "reverse", *ROWS, "--generate", "num_beams=a"],
+            "--generate num_beams='a' is of a wrong",
+        ),
+        (["attend", "MODEL", "a", "-o", "a.png", "--layer", "9"], "layer is 9; the model has 1 layer, 0 to 0"),
+        (["train", "quickstart", "seed=-1"], "seed=-1 must be at least 0"),
+        (["train", "quickstart", "seed=4294967296", "--dry-run"], "seed=4294967296 must be below 4294967296"),
         (["evaluate", "MODEL", "reverse", *ROWS, "streaming=true"], "streaming"),
         (["evaluate", "CAPTIONER", "shapes", *ROWS, "--bins", "5"], "pictures have no length"),
         (["evaluate", "CAPTIONER", "shapes", *ROWS, "--metrics", "gleu"], "sources is None"),

@@ -418,8 +418,14 @@ def _outputs(system: str, task: str, rows: Any, generation: dict[str, Any], batc
     column, key = ("image", "caption") if task == "image-to-text" else ("source", "translation_text")
     # One at a time: pictures would fill the memory
     inputs = (row[column] for row in rows.select_columns([column]))
-    results = load_pipeline(system, task)(inputs, batch_size=batch_size, **generation)
-    return [outputs[0][key] for outputs in _tracked(results, system, len(rows))]
+    try:
+        results = load_pipeline(system, task)(inputs, batch_size=batch_size, **generation)
+        return [outputs[0][key] for outputs in _tracked(results, system, len(rows))]
+    except TypeError as error:
+        texts = [f"{name}={value!r}" for name, value in generation.items() if isinstance(value, str)]
+        if not texts:
+            raise
+        raise ValueError(f"--generate {texts[0]} is of a wrong type: {error}") from error
 
 
 def _tracked(results: Any, system: str, total: int) -> Any:

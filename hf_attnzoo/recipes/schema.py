@@ -368,6 +368,7 @@ _LEAST = {
     "tokenizer.copy_slots": 0,
     "tokenizer.train_rows": 1,
     "pretrained.added_tokens": 1,
+    "seed": 0,
     "training.batch_tokens": 1,
     "training.batch_rows": 1,
     "training.gradient_accumulation_steps": 1,
@@ -400,6 +401,8 @@ _LEAST = {
     "evaluation.maps": 0,
 }
 _BELOW = {
+    # As far as numpy's generators go
+    "seed": 2**32,
     "training.adam_beta1": 1,
     "training.adam_beta2": 1,
     "training.label_smoothing": 1,
