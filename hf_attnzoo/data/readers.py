@@ -5,10 +5,12 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import datasets
 from datasets import Dataset, Features, IterableDataset, Value
+from datasets.exceptions import DatasetsError
 
 from .formats import (
     SUFFIXES,
@@ -114,15 +116,8 @@ def load_pairs(
         raise FileNotFoundError(f"{path}: no such file or folder")
     if split is None:
         raise ValueError(f"split=None: say which split of the Hub dataset {path!r} is meant")
-    try:
+    with from_hub(path):
         dataset = datasets.load_dataset(path, config_name, split=split, revision=revision, streaming=streaming)
-    except (FileNotFoundError, ConnectionError) as error:
-        raise FileNotFoundError(
-            f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
-        ) from error
-    except RuntimeError as error:
-        # Such as a dataset that is a program, which nobody runs any more
-        raise ValueError(f"{path}: {error}; revision='refs/convert/parquet' may have it, or a part of it") from error
     return _from_dataset(dataset, path, None, columns, streaming, on_error)
 
 
@@ -215,7 +210,32 @@ def _from_folder(
         dataset = datasets.load_dataset(str(folder), split=split, streaming=streaming)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{folder}: nothing here for split {split!r}; found: {listing(folder)}") from error
+    except DatasetsError as error:
+        raise ValueError(f"{folder}: nothing that can be read as data ({error}); found: {listing(folder)}") from error
     return _from_dataset(dataset, str(folder), None, columns, streaming, on_error)
+
+
+@contextmanager
+def from_hub(path: str | os.PathLike) -> Iterator[None]:
+    """Errors of loading a dataset of the Hub, each in a line that names it.
+
+    Args:
+        path: name of the dataset.
+
+    Raises:
+        FileNotFoundError: there is none that could be had.
+        ValueError: it can't be read.
+    """
+    try:
+        yield
+    except (FileNotFoundError, ConnectionError) as error:
+        raise FileNotFoundError(
+            f"{os.fspath(path)}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
+        ) from error
+    except (RuntimeError, DatasetsError) as error:
+        # Such as a dataset that is a program, which nobody runs any more
+        told = f"{error}; revision='refs/convert/parquet' may have it, or a part of it"
+        raise ValueError(f"{os.fspath(path)}: {told}") from error
 
 
 def listing(folder: Path) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 from transformers import PreTrainedModel
 
 from ..data import CAPTION_SOURCES, SOURCES, TEXT_SOURCES, token_lengths
+from ..data.formats import read_text
 from .building import build_model
 from .costs import (
     DEVICES,
@@ -300,7 +301,7 @@ def dry_run(
 
 def _launched(path: Path) -> dict[str, Any]:
     """Devices, strategy and precision of a configuration of Accelerate."""
-    content = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    content = read_yaml(read_text(path), str(path))
     kind = content.get("distributed_type") if isinstance(content, dict) else None
     if kind is None:
         raise ValueError(f"{path}: a configuration of Accelerate has the key distributed_type")
