@@ -19,8 +19,9 @@ _FEW = 2**15
 class RoomyLayer(DynamicLayer):
     """A `DynamicLayer` that brings what it holds to another place once in 64 positions, not at every one.
 
-    `keys` and `values`, shape `(B, h, T, d)`, are the first part of a memory of at most 64 positions more. That is for
-    `generate()` while it runs: whoever holds on to `keys` would find other words behind a `crop` written into them.
+    `keys` and `values`, shape `(B, h, T, d)`, are the first part of a memory of at most 64 positions more: `2 * 64 h d`
+    numbers a row and layer. That is for `generate()` while it runs: whoever held on to `keys` would find, behind a
+    `crop`, other words written into them.
     """
 
     def __init__(self) -> None:

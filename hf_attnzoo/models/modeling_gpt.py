@@ -117,6 +117,9 @@ class GPTModel(GPTPreTrainedModel):
 
         seen = 0 if cache is None else cache.get_seq_length()
         position_ids, documents = read_positions(inputs_embeds, attention_mask, position_ids, seen)
+        if cache is not None and torch.compiler.is_compiling():
+            # A graph can't look whether texts are packed, and those that are have no cache.
+            documents = None
         mask = causal_mask(config, inputs_embeds, attention_mask, cache, documents, output_attentions, loose=True)
         real = real_positions(attention_mask, inputs_embeds.shape[1], seen)
         # What is packed has no cache, and flash kernels tell it by its numbers.
