@@ -19,8 +19,8 @@ _FEW = 2**15
 class RoomyLayer(DynamicLayer):
     """A `DynamicLayer` that brings what it holds to another place once in 64 positions, not at every one.
 
-    `keys` and `values`, shape `(B, h, T, d)`, are the first part of a memory of at most 64 positions more: `2 * 64 h d`
-    numbers a row and layer. That is for `generate()` while it runs: whoever held on to `keys` would find, behind a
+    `keys` and `values`, shape `(B, h, T, d)`, are the first part of a memory of at most 64 positions more (`128 h d`
+    numbers a row). That is for `generate()` while it runs: whoever held on to `keys` would find, behind a
     `crop`, other words written into them.
     """
 
@@ -53,10 +53,7 @@ class RoomyLayer(DynamicLayer):
     def _room_for(self, length: int) -> tuple[Tensor, Tensor]:
         """Memory of at least so many positions, which begins with those there are."""
         held, memory = (self.keys, self.values), self._memory
-        # Another choice of rows puts other tensors in the place of those that are in the memory.
-        if memory is None or any(
-            part.data_ptr() != whole.data_ptr() for part, whole in zip(held, memory, strict=True)
-        ):
+        if memory is None or not all(map(_begins, held, memory)):
             memory = held
         if memory[0].shape[2] >= length:
             return memory
@@ -95,3 +92,8 @@ def take_room(cache: Cache | None) -> None:
 
 def _of_self_attention(cache: Cache | None) -> Cache | None:
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def _begins(part: Tensor, whole: Tensor) -> bool:
+    """Whether keys or values are the first positions of a memory, and not a choice of rows, or something else."""
+    return part.data_ptr() == whole.data_ptr() and part.shape[:2] == whole.shape[:2]

@@ -76,11 +76,13 @@ def change(layer: DynamicLayer, how: str) -> None:
     elif how == "repeat":
         layer.batch_select_indices(torch.tensor([1]))
         layer.batch_repeat_interleave(3)
+    elif how == "first row":
+        layer.keys, layer.values = layer.keys[:1], layer.values[:1]
     else:
         layer.reset()
 
 
-@pytest.mark.parametrize("how", ["crop", "reorder", "select", "repeat", "reset"])
+@pytest.mark.parametrize("how", ["crop", "reorder", "select", "repeat", "first row", "reset"])
 @torch.no_grad()
 def test_what_is_done_to_it_is_kept(how):
     torch.manual_seed(0)
@@ -90,7 +92,8 @@ def test_what_is_done_to_it_is_kept(how):
     for held in (layer, usual):
         change(held, how)
     for length in (1, 1, 2):
-        new = states(length), states(length)
+        rows = 1 if how == "first row" else 3
+        new = states(length, rows), states(length, rows)
         for found, expected in zip(layer.update(*new), usual.update(*new), strict=True):
             assert torch.equal(found, expected)
 
