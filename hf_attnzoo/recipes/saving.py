@@ -50,6 +50,8 @@ def save_run(
         model_card(facts).save(scratch / "README.md")
         metrics = {"metrics": facts.metrics, "intervals": facts.intervals, "steps": facts.steps}
         metrics["seconds"] = facts.seconds
+        if reading := task.reading():
+            metrics["reading"] = reading
         if facts.shots:
             metrics["shots"] = [dataclasses.asdict(each) for each in facts.shots]
         text = json.dumps(metrics, indent=2, ensure_ascii=False) + "\n"
