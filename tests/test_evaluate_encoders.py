@@ -161,6 +161,32 @@ def test_answers(place, call):
     assert np.mean([item["f1"] for item in report["worst"]]) == pytest.approx(report["f1"])
 
 
+def test_files_of_classes_tags_and_answers(call, tmp_path):
+    def score(outputs, right, metrics, *options):
+        (tmp_path / "out.txt").write_text(outputs)
+        (tmp_path / "right.txt").write_text(right)
+        arguments = [tmp_path / "out.txt", tmp_path / "right.txt", "--metrics", metrics, "--json", *options]
+        return json.loads(call(*arguments))
+
+    report = score("a\nb\na\nc\n", "a\nb\nb\nc\n", "accuracy,f1,mcc", "--worst", 1)
+    # F1 of a and of b is 2/3, of c 1. MCC: (3 * 4 - 2 * 1 - 1 * 2 - 1 * 1) / sqrt((16 - 6) * (16 - 6))
+    assert (report["texts"], report["accuracy"]) == (4, 0.75)
+    assert (report["f1"], report["mcc"]) == (pytest.approx(7 / 9), pytest.approx(0.7))
+    assert report["confusion"] == {"classes": ["a", "b", "c"], "counts": [[1, 0, 0], [1, 1, 0], [0, 0, 1]]}
+    assert report["worst"] == [
+        {"row": 2, "probability of the right class": 0, "text": "", "class": "b", "output": "a"}
+    ]
+    (tmp_path / "rows.tsv").write_text("text\tlabel\nx\ta\ny\tb\nz\tb\nw\tc\n")
+    table = json.loads(call(tmp_path / "out.txt", tmp_path / "rows.tsv", "--metrics", "mcc", "--json"))
+    assert table["mcc"] == report["mcc"]
+    # Of three entities that are wanted one is found, and another one is none
+    report = score("B-X I-X O\nO B-Y\n", "B-X I-X B-X\nB-Y O\n", "accuracy,entity_f1")
+    assert (report["accuracy"], report["entity_f1"]) == (2 / 5, pytest.approx(2 / 5))
+    report = score("the red house\n\ntree\n", "red house\n\ngreen tree\n", "exact_match,f1")
+    # SQuAD's scores leave articles out; no answer is right where there is none
+    assert (report["exact_match"], report["f1"]) == (pytest.approx(2 / 3), pytest.approx((1 + 1 + 2 / 3) / 3))
+
+
 def test_masked_words(place, call):
     models = [f"{name}/MaskedLM" for name in ("one", "other")]
     options = ["split=null", "--block-size", 12, "--masking", "unit=word", "--masking", "probability=0.3", "--json"]

@@ -43,7 +43,8 @@ def evaluate(
         str | None,
         typer.Option(
             help="Scores, with commas between them. Default: exact_match,token_error_rate,bleu,chrf, or those of a "
-            "language model, of classes, of tags, or of answers."
+            "language model, of classes, of tags, or of answers. They say what files of outputs are: accuracy,f1,mcc, "
+            "classes; entity_f1, tags; exact_match,f1, answers; the data may be such a file too."
         ),
     ] = None,
     tokenize: Annotated[str, typer.Option(help="Tokens of BLEU, GLEU and the token scores.")] = "13a",
@@ -68,6 +69,20 @@ def evaluate(
     block_size: Annotated[
         int | None, typer.Option(min=2, help="Tokens that a language model reads at a time. Default: all it can.")
     ] = None,
+    join_texts: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether a language model reads texts as one, or each by itself. Default: as in training, if its "
+            "folder says so, or as one."
+        ),
+    ] = None,
+    answers_after: Annotated[
+        str | None,
+        typer.Option(
+            help="What stands in front of answers, which alone count for a language model, such as '>'; '' for all. "
+            "Default: as in training, if its folder says so, or all."
+        ),
+    ] = None,
     masking: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of a masked language model: unit=word, ...")
     ] = None,
@@ -88,11 +103,14 @@ def evaluate(
         if "name_or_path" in arguments:
             raise ValueError(f"name_or_path={arguments['name_or_path']}: the data has been named already, {data}")
         systems = [model] if against is None else [model, against]
-        task = _evaluated_task(systems, data)
+        task = _evaluated_task(systems, data, names)
         if masking and task != "masked-lm":
             raise ValueError(f"--masking {masking[0]} is for masked language models")
         if block_size is not None and task not in ("causal-lm", "masked-lm"):
             raise ValueError(f"--block-size {block_size} is for language models")
+        for option, given in (("--join-texts", join_texts), ("--answers-after", answers_after)):
+            if given is not None and task != "causal-lm":
+                raise ValueError(f"{option} is for language models that read from left to right")
         if task in _JUDGED or task == "masked-lm":
             guessing = task == "masked-lm"
             _only_for_texts(
@@ -129,7 +147,8 @@ def evaluate(
                 generate=generate,
                 lowercase=lowercase or None,
             )
-            report, tables = _foreseen(model, data, arguments, names, block_size, batch_size, seed)
+            reading = {"join_texts": join_texts, "answers_after": answers_after}
+            report, tables = _foreseen(model, data, arguments, names, block_size, reading, batch_size, seed)
         else:
             generation = given_options(num_beams=beams, max_new_tokens=max_new_tokens)
             generation |= {key: read_yaml(value, key) for key, value in map(key_value, generate or [])}
@@ -156,14 +175,21 @@ def evaluate(
         console.print(table)
 
 
-def _evaluated_task(systems: list[str], data: str) -> str:
-    """What systems are for that may be models or files of outputs; of files alone the data tells."""
+def _evaluated_task(systems: list[str], data: str, names: list[str] | None) -> str:
+    """What systems are for that may be models or files of outputs; of files alone the scores and the data tell."""
     from ..data.captions import METADATA
     from ..data.sources import CAPTION_SOURCES
+    from ..evaluation import GENERATION_METRICS
 
     models = [system for system in systems if not Path(system).is_file()]
     tasks = {_purpose(system) for system in models}
     if not tasks:
+        if names and not set(names) <= set(GENERATION_METRICS):
+            from ..evaluation import JUDGED_TASKS
+
+            for task, judged in JUDGED_TASKS.items():
+                if set(names) <= set(judged.metrics):
+                    return task
         pictures = data in CAPTION_SOURCES or Path(data).name in METADATA
         pictures = pictures or any(any(Path(data).glob(f"{depth}{name}")) for name in METADATA for depth in ("", "*/"))
         return "image-to-text" if pictures else "seq2seq"
@@ -278,6 +304,7 @@ def _foreseen(
     arguments: dict[str, Any],
     names: list[str] | None,
     block_size: int | None,
+    reading: dict[str, Any],
     batch_size: int,
     seed: int,
 ) -> tuple[dict[str, Any], list[Any]]:
@@ -285,26 +312,54 @@ def _foreseen(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from ..data import load_text_source
-    from ..evaluation import LIKELIHOOD_METRICS, report_tables, score_interval, text_likelihood
-    from ..evaluation.likelihood import default_block_size
+    from ..evaluation import LIKELIHOOD_METRICS, parts_report, report_tables, text_likelihood
+    from ..evaluation.likelihood import default_block_size, reading_signature
 
-    names = list(LIKELIHOOD_METRICS) if names is None else names
-    for name in names:
+    for name in names or []:
         if name not in LIKELIHOOD_METRICS:
             raise ValueError(f"--metrics has {name!r}; those of a language model are {', '.join(LIKELIHOOD_METRICS)}")
     texts = load_text_source(data, **arguments)["text"]
     with named(model) as place:
         loaded, tokenizer = AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
-    likelihood = text_likelihood(loaded, tokenizer, list(texts), block_size=block_size, batch_size=batch_size)
+        trained = _reading(place)
+    reading = trained | {name: value for name, value in reading.items() if value is not None}
+    join, answers_after = reading.get("join_texts", True), reading.get("answers_after") or None
+    if answers_after is not None:
+        of_all = [name for name in LIKELIHOOD_METRICS if name.startswith("bits_per_")]
+        for name in names or []:
+            if name in of_all:
+                raise ValueError(f"--metrics has {name!r}, which is of all tokens: say --answers-after ''")
+        names = names or [name for name in LIKELIHOOD_METRICS if name not in of_all]
+    names = names or list(LIKELIHOOD_METRICS)
+    block_size = block_size or default_block_size(loaded)
+    likelihood = text_likelihood(
+        loaded,
+        tokenizer,
+        list(texts),
+        block_size=block_size,
+        batch_size=batch_size,
+        join=join,
+        answers_after=answers_after,
+    )
     tokens = int(likelihood.losses[:, 1].sum())
-    report: dict[str, Any] = {"tokens": tokens, "intervals": {}}
-    for name in names:
-        report[name] = likelihood.score(name)
-        report[f"{name}_signature"] = f"block:{block_size or default_block_size(loaded)}|tokens:{tokens}"
-        interval = score_interval(likelihood.statistics(name), seed=seed)
-        if interval is not None:
-            report["intervals"][name] = list(interval)
+    signature = reading_signature(block_size, join, answers_after, tokens)
+    parts = {name: likelihood.statistics(name, signature) for name in names}
+    report = {"tokens": tokens} | parts_report(parts, seed=seed)
     return report, report_tables(report, names, [model], f"{counted(tokens, 'token')} of {data}")
+
+
+def _reading(place: str) -> dict[str, Any]:
+    """How a model's folder, or its repository, says that texts were read in training."""
+    from transformers.utils import cached_file
+
+    from ..recipes.resume import METRICS
+
+    quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors")}
+    file = cached_file(place, METRICS, **quiet)
+    found = None if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
+    # Another program's file of that name is none of ours
+    reading = found.get("reading") if isinstance(found, dict) else None
+    return reading if isinstance(reading, dict) else {}
 
 
 def _judged(
@@ -324,12 +379,17 @@ def _judged(
 
     from ..attention_maps.plotting import check_format
     from ..data import load_annotated_source
+    from ..data.formats import format_of
     from ..evaluation import JUDGED_TASKS, judged_report, plot_confusion, report_tables
 
     if picture is not None:
         check_format(picture)
     judged = JUDGED_TASKS[task]
-    rows = load_annotated_source(task, data, **arguments)
+    models = [system for system in systems if not Path(system).is_file()]
+    if not models and not arguments and Path(data).is_file() and format_of(Path(data)) is None:
+        rows = _lines_alone(task, Path(data))
+    else:
+        rows = load_annotated_source(task, data, **arguments)
     names = names or list(judged.metrics)
     loaded: list[Any] = []
     for system in systems:
@@ -356,6 +416,18 @@ def _judged(
             report["confusion"]["classes"], report["confusion"]["counts"], picture, title=_labels(systems)[0]
         )
     return report, report_tables(report, names, _labels(systems), f"{counted_unit(len(rows), judged.unit)} of {data}")
+
+
+def _lines_alone(task: str, file: Path) -> Any:
+    """Rows of a file with what is right, one a line, and nothing of what it is said of."""
+    from datasets import Dataset
+
+    rows = {
+        "text-classification": lambda line: {"text": "", "label": line},
+        "token-classification": lambda line: {"tokens": [""] * len(line.split()), "tags": line.split()},
+        "question-answering": lambda line: {"question": "", "answers": [line] if line else []},
+    }
+    return Dataset.from_list([rows[task](line) for line in read_lines(file)])
 
 
 def _guessed(

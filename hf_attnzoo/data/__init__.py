@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .back_translation import back_translate
     from .batching import TokenBudgetBatchSampler, token_lengths
+    from .blocks import cut_blocks
     from .bpe_dropout import BPEDropout, BPEDropoutCollator
     from .captions import load_captions, one_row_per_caption
     from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from .splits import SPLITS, split_of
     from .streaming import StreamedBatches
     from .tagged import first_tokens, load_tagged
-    from .texts import cut_blocks, join_parts, load_texts
+    from .texts import join_parts, load_texts
 
 _HOMES = {
     "load_source": "sources",
@@ -61,7 +62,7 @@ _HOMES = {
     "load_captions": "captions",
     "one_row_per_caption": "captions",
     "load_texts": "texts",
-    "cut_blocks": "texts",
+    "cut_blocks": "blocks",
     "join_parts": "texts",
     "ShiftedBlocks": "shifting",
     "EpochBatchSampler": "shifting",

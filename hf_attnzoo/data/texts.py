@@ -1,15 +1,11 @@
-"""`load_texts`: documents for language models, from files, folders and the Hub; and the blocks they are cut into."""
+"""`load_texts`: documents for language models, from files, folders and the Hub."""
 
 import os
-import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 import datasets
-import numpy as np
-from datasets import Dataset, Features, IterableDataset, List, Value
-from transformers import PreTrainedTokenizerBase
+from datasets import Dataset, Features, IterableDataset, Value
 
 from .formats import format_of, read_column, read_lines, read_text
 from .readers import HUB_NAME, SPLIT_ALIASES, from_hub, listing
@@ -17,10 +13,6 @@ from .splits import SPLITS, check_split
 
 TEXT_FEATURES = Features({"text": Value("string")})
 PART_FEATURES = Features({"text": Value("string"), "part": Value("int64")})
-
-# Label of a token that is not predicted, as torch's cross-entropy has it
-_IGNORED = -100
-
 # Characters after which a part of a streamed text file ends with its line.
 _PART = 10_000
 
@@ -185,79 +177,3 @@ def _read_table(file: Path, kind: str, column: str, header: bool | None) -> Iter
 def _check_text(text: str, where: str) -> None:
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError(f"{where}: not valid UTF-8")
-
-
-def cut_blocks(
-    dataset: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    block_size: int,
-    join: bool = True,
-    answers_after: str | None = None,
-) -> Dataset:
-    """Token ids of documents, one after the other with an end between them, in blocks of one length.
-
-    Every token is predicted once. Where the tokenizer begins a text with special tokens, so does every block, and a
-    prompt looks like what the model has learnt from. Where it doesn't, the first token of a block is the last of the
-    one before, and the very first of all is not predicted. What is left over at the end makes a shorter block.
-
-    Args:
-        dataset: with the string column `text`.
-        tokenizer: for a causal language model.
-        block_size: tokens of a block.
-        join: whether documents follow each other in a block. Otherwise each begins one, and its last is shorter, with
-            the end that follows the document.
-        answers_after: what stands in front of the answer in a line, such as `">"`. Only answers, with what ends their
-            lines, and the ends of documents are predicted then: in a prompt, the questions can't be foreseen. It takes
-            a fast tokenizer. Default: `None`, all tokens are.
-
-    Returns:
-        A dataset of `input_ids` and `labels`, up to `block_size` each: the same, but -100 where nothing is predicted.
-
-    Raises:
-        ValueError: `block_size` leaves no room for a token to predict, or there is none in the texts.
-    """
-    start = tokenizer("")["input_ids"]
-    overlap = 0 if start else 1
-    step = block_size - len(start) - overlap
-    if step < 1:
-        raise ValueError(f"block_size={block_size} must be at least {len(start) + overlap + 1}")
-    end = tokenizer.eos_token_id
-    # Pairs of a token and its label
-    documents: list[list[tuple[int, int]]] = []
-    for text in dataset["text"]:
-        document = _labelled_tokens(text, tokenizer, answers_after)
-        if end is None:
-            documents.append(document)
-        elif join:
-            documents += [[(end, end)], document] if documents else [document]
-        else:
-            documents.append([*document, (end, end)])
-    streams = [list(chain.from_iterable(documents))] if join else documents
-    first_tokens = [(index, index) for index in start]
-    blocks = [
-        first_tokens + stream[first : first + step + overlap]
-        for stream in streams
-        for first in range(0, len(stream) - overlap, step)
-    ]
-    if not any(label != _IGNORED for block in blocks for _, label in block[1:]):
-        raise ValueError(f"the texts have {sum(map(len, streams))} tokens, none of which can be predicted")
-    features = Features({"input_ids": List(Value("int64")), "labels": List(Value("int64"))})
-    columns = {"input_ids": [[index for index, _ in block] for block in blocks]}
-    columns["labels"] = [[label for _, label in block] for block in blocks]
-    return Dataset.from_dict(columns, features=features)
-
-
-def _labelled_tokens(
-    text: str, tokenizer: PreTrainedTokenizerBase, answers_after: str | None
-) -> list[tuple[int, int]]:
-    if answers_after is None:
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return list(zip(ids, ids, strict=True))
-    encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
-    answer = np.zeros(len(text) + 1, dtype=bool)
-    for found in re.finditer(f"(?<={re.escape(answers_after)}).*\n?", text):
-        answer[found.start() : found.end()] = True
-    return [
-        (index, index if answer[begin] else _IGNORED)
-        for index, (begin, _) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    ]

@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import cut_blocks
@@ -34,14 +35,14 @@ class TextLikelihood:
             For each block that the model has read, the sum of its tokens' losses in nats, and the number of tokens,
             shape `(N, 2)`.
         characters:
-            Of all texts.
+            Of all texts; None where only answers in them were predicted.
         bytes:
-            Of all texts, in UTF-8.
+            The same, in UTF-8.
     """
 
     losses: np.ndarray
-    characters: int
-    bytes: int
+    characters: int | None
+    bytes: int | None
 
     def score(self, name: str) -> float:
         """One of `LIKELIHOOD_METRICS`.
@@ -51,23 +52,25 @@ class TextLikelihood:
         texts, and can be compared between tokenizers.
 
         Raises:
-            ValueError: an unknown name.
+            ValueError: an unknown name, or one of all tokens where only answers were predicted.
         """
         return self.statistics(name).value
 
-    def statistics(self, name: str) -> Statistics:
+    def statistics(self, name: str, signature: str = "") -> Statistics:
         """The score in parts, one for each block; see [`sentence_statistics`]. Errors are those of `score`."""
         table = self.losses.astype(np.float64)
         if name == "cross_entropy":
-            return Statistics(table, lambda sums: float(sums[0] / sums[1]))
+            return Statistics(table, lambda sums: float(sums[0] / sums[1]), signature=signature)
         if name == "perplexity":
-            return Statistics(table, lambda sums: exponential(sums[0] / sums[1]))
+            return Statistics(table, lambda sums: exponential(sums[0] / sums[1]), signature=signature)
         if name not in LIKELIHOOD_METRICS:
             raise ValueError(f"name is {name!r}; the scores are {', '.join(LIKELIHOOD_METRICS)}")
+        length = self.characters if name == "bits_per_character" else self.bytes
+        if length is None:
+            raise ValueError(f"name is {name!r}, which is of all tokens, and only answers were predicted")
         # How long the text of a block is depends on where it was cut: it gets its share by tokens
-        length = max(self.characters if name == "bits_per_character" else self.bytes, 1)
-        per_token = length / table[:, 1].sum()
-        return Statistics(table, lambda sums: float(sums[0] / sums[1] / per_token / math.log(2)))
+        per_token = max(length, 1) / table[:, 1].sum()
+        return Statistics(table, lambda sums: float(sums[0] / sums[1] / per_token / math.log(2)), signature=signature)
 
 
 def text_likelihood(
@@ -77,6 +80,8 @@ def text_likelihood(
     *,
     block_size: int | None = None,
     batch_size: int = 8,
+    join: bool = True,
+    answers_after: str | None = None,
 ) -> TextLikelihood:
     """Read texts with a causal language model, in blocks as in training; see [`cut_blocks`].
 
@@ -93,6 +98,10 @@ def text_likelihood(
             Tokens of a block. Default: `None`, what the model's table of positions holds, 1,024 if it has none.
         batch_size:
             Blocks at a time.
+        join:
+            Whether texts follow each other in a block; otherwise each is read, and its end predicted, by itself.
+        answers_after:
+            What stands in front of the answers in texts, if they alone count. Default: `None`, all tokens do.
 
     Raises:
         ValueError: no texts, something that is not a text, or blocks that are too small, or too long for the model.
@@ -107,16 +116,32 @@ def text_likelihood(
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
     block_size = block_size or default_block_size(model)
-    blocks = cut_blocks(Dataset.from_dict({"text": list(texts)}), tokenizer, block_size)["input_ids"]
+    blocks = cut_blocks(Dataset.from_dict({"text": list(texts)}), tokenizer, block_size, join, answers_after)
     training = model.training
     model.eval()
     rows = []
     try:
         for start in range(0, len(blocks), batch_size):
-            rows.append(_read(model, blocks[start : start + batch_size]))
+            rows.append(_read(model, **blocks[start : start + batch_size]))
     finally:
         model.train(training)
+    if answers_after is not None:
+        return TextLikelihood(np.concatenate(rows), None, None)
     return TextLikelihood(np.concatenate(rows), sum(map(len, texts)), sum(len(text.encode()) for text in texts))
+
+
+def reading_signature(block_size: int, join: bool, answers_after: str | None, tokens: int) -> str:
+    """How texts were read, as signatures of scores say it.
+
+    Args:
+        block_size, join, answers_after:
+            See [`text_likelihood`].
+        tokens:
+            Those predicted.
+    """
+    parts = [f"block:{block_size}", "" if join else "texts:apart"]
+    parts.append("" if answers_after is None else f"after:{answers_after!r}")
+    return "|".join(part for part in (*parts, f"tokens:{tokens}") if part)
 
 
 def default_block_size(model: PreTrainedModel) -> int:
@@ -142,17 +167,14 @@ def row_losses(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _read(model: PreTrainedModel, blocks: list[list[int]]) -> np.ndarray:
+def _read(model: PreTrainedModel, input_ids: list[list[int]], labels: list[list[int]]) -> np.ndarray:
     # Padding comes after the text, where no causal model looks: it needs no id of its own, and no positions
-    longest = max(map(len, blocks))
-    ids = torch.zeros(len(blocks), longest, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, block in enumerate(blocks):
-        ids[row, : len(block)] = torch.tensor(block)
-        mask[row, : len(block)] = 1
-    labels = ids.masked_fill(mask == 0, IGNORE_INDEX)
-    logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False).logits
-    return row_losses(logits, labels.to(model.device)).cpu().numpy()
+    ids, wanted, mask = (
+        pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=value).to(model.device)
+        for rows, value in ((input_ids, 0), (labels, IGNORE_INDEX), ([[1] * len(row) for row in input_ids], 0))
+    )
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    return row_losses(logits, wanted).cpu().numpy()
 
 
 def exponential(exponent: float) -> float:

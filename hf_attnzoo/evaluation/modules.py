@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import evaluate
 from datasets import Features, List, Value
 
-from . import alignments, classification, correction, scores, squad
+from . import alignments, classification, correction, scores, squad, tagging
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -200,7 +200,9 @@ class _LikelihoodMetric(_QuietMetric):
             inputs_description="Args:\n    predictions: texts.\n    model: a causal language model, or its folder.\n"
             "    tokenizer: its tokenizer. Default: None, that of the folder.\n"
             "    block_size: tokens that the model reads at a time. Default: None, as many as it can, or 1,024.\n"
-            "    batch_size: blocks at a time. Default: 8.\n",
+            "    batch_size: blocks at a time. Default: 8.\n"
+            "    join: whether texts follow each other in a block, or each is read by itself. Default: True.\n"
+            "    answers_after: what stands in front of answers, if they alone count. Default: None.\n",
             features=Features({"predictions": Value("string")}),
         )
 
@@ -211,19 +213,24 @@ class _LikelihoodMetric(_QuietMetric):
         tokenizer: PreTrainedTokenizerBase | None = None,
         block_size: int | None = None,
         batch_size: int = 8,
+        join: bool = True,
+        answers_after: str | None = None,
     ) -> dict[str, float | str]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from .likelihood import default_block_size, text_likelihood
+        from .likelihood import default_block_size, reading_signature, text_likelihood
 
         if isinstance(model, (str, os.PathLike)):
             tokenizer = tokenizer or AutoTokenizer.from_pretrained(model)
             model = AutoModelForCausalLM.from_pretrained(model)
         if tokenizer is None:
             raise ValueError(f"tokenizer is None; a {type(model).__name__} comes with its tokenizer")
-        likelihood = text_likelihood(model, tokenizer, predictions, block_size=block_size, batch_size=batch_size)
-        tokens = int(likelihood.losses[:, 1].sum())
-        signature = f"block:{block_size or default_block_size(model)}|tokens:{tokens}"
+        block_size = block_size or default_block_size(model)
+        reading = {"join": join, "answers_after": answers_after}
+        likelihood = text_likelihood(
+            model, tokenizer, predictions, block_size=block_size, batch_size=batch_size, **reading
+        )
+        signature = reading_signature(block_size, tokens=int(likelihood.losses[:, 1].sum()), **reading)
         return {self.name: likelihood.score(self.name), f"{self.name}_signature": signature}
 
 
@@ -290,6 +297,23 @@ class Mcc(_ClassificationMetric):
     citation = "Matthews (1975), Comparison of the predicted and observed secondary structure of T4 phage lysozyme"
 
 
+class EntityF1(_QuietMetric):
+    """Takes sentences, each a list of tags such as `B-PER`, and gives `entity_precision` and `entity_recall` too."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        tags = List(Value("string"))
+        return evaluate.MetricInfo(
+            description=tagging.entities.__doc__,
+            citation="Tjong Kim Sang and De Meulder (2003), Introduction to the CoNLL-2003 Shared Task",
+            inputs_description="Args:\n    predictions: sentences, each a list with a tag for every word.\n"
+            "    references: as many such lists.\n",
+            features=Features({"predictions": tags, "references": tags}),
+        )
+
+    def _compute(self, predictions: list[list[str]], references: list[list[str]]) -> dict[str, float | str]:
+        return tagging.tagging_metrics(predictions, references, [self.name, "entity_precision", "entity_recall"])
+
+
 METRICS = {
     "exact_match": ExactMatch,
     "sequence_error_rate": SequenceErrorRate,
@@ -308,6 +332,7 @@ METRICS = {
     "accuracy": Accuracy,
     "f1": F1,
     "mcc": Mcc,
+    "entity_f1": EntityF1,
     "cross_entropy": CrossEntropy,
     "perplexity": Perplexity,
     "bits_per_character": BitsPerCharacter,
@@ -323,8 +348,8 @@ def load_metric(name: str, **kwargs: Any) -> evaluate.Metric:
             One of `METRICS`: `"exact_match"`, `"sequence_error_rate"`, `"token_error_rate"`, `"word_error_rate"`,
             `"character_error_rate"`, `"phoneme_error_rate"`, `"token_accuracy"`, `"bleu"`, `"chrf"`, `"ter"`, `"gleu"`
             (with `sources`), `"alignment_error_rate"` (of lines in Pharaoh format), `"squad_exact_match"` and
-            `"squad_f1"` of answers, `"accuracy"`, `"f1"` and `"mcc"` of classes, and of texts under a language model
-            `"cross_entropy"`, `"perplexity"`, `"bits_per_character"` and `"bits_per_byte"`.
+            `"squad_f1"` of answers, `"accuracy"`, `"f1"` and `"mcc"` of classes, `"entity_f1"` of tags, and of texts
+            under a language model `"cross_entropy"`, `"perplexity"`, `"bits_per_character"` and `"bits_per_byte"`.
         **kwargs:
             Those of `evaluate.Metric`. Texts are kept in memory, unless `num_process` is above 1: then give each run
             an `experiment_id` of its own.

@@ -195,6 +195,28 @@ def evaluation_report(
     return result
 
 
+def parts_scores(
+    parts: Mapping[str, Statistics], *, resamples: int = 1000, seed: int = 0
+) -> tuple[dict[str, float | str], dict[str, tuple[float, float]]]:
+    """Scores with their signatures from their parts, and the 95 % intervals of those that have one with two ends.
+
+    Args:
+        parts:
+            Of each score by its name.
+        resamples, seed:
+            See [`score_interval`].
+    """
+    metrics: dict[str, float | str] = {}
+    intervals = {}
+    for name, statistics in parts.items():
+        metrics[name], metrics[f"{name}_signature"] = statistics.value, statistics.signature
+        interval = score_interval(statistics, resamples=resamples, seed=seed)
+        # A perplexity may be more than any number
+        if interval is not None and all(map(math.isfinite, interval)):
+            intervals[name] = interval
+    return metrics, intervals
+
+
 def parts_report(
     parts: Mapping[str, Statistics],
     others: Mapping[str, Statistics] | None = None,
@@ -219,14 +241,8 @@ def parts_report(
     drawing = {"resamples": resamples, "seed": seed}
 
     def of_one(system: Mapping[str, Statistics]) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        intervals = {}
-        for name, statistics in system.items():
-            result[name], result[f"{name}_signature"] = statistics.value, statistics.signature
-            interval = score_interval(statistics, **drawing)
-            if interval is not None:
-                intervals[name] = list(interval)
-        return {**result, "intervals": intervals}
+        scores, intervals = parts_scores(system, **drawing)
+        return {**scores, "intervals": {name: list(interval) for name, interval in intervals.items()}}
 
     report = of_one(parts)
     if others is not None:

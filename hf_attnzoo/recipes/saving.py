@@ -53,6 +53,8 @@ def save_run(
         metrics["seconds"] = facts.seconds
         if facts.energy is not None:
             metrics["energy"] = dataclasses.asdict(facts.energy)
+        if reading := task.reading():
+            metrics["reading"] = reading
         if facts.shots:
             metrics["shots"] = [dataclasses.asdict(each) for each in facts.shots]
         text = json.dumps(metrics, indent=2, ensure_ascii=False) + "\n"

@@ -58,6 +58,33 @@ def test_batches_and_modules(model, tokenizer, tmp_path):
         assert metric.compute(predictions=TEXTS, model=tmp_path, block_size=5) == result
 
 
+def test_texts_apart_and_answers_alone(model, tokenizer):
+    # By hand, from `<s>` (2) to `</s>` (3)
+    def losses(text):
+        ids = torch.tensor([[2, *tokenizer(text, add_special_tokens=False)["input_ids"], 3]])
+        with torch.no_grad():
+            logits = model.eval()(input_ids=ids).logits[0, :-1].double()
+        return -logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+
+    apart = text_likelihood(model, tokenizer, TEXTS, join=False)
+    assert apart.losses[:, 1].tolist() == [13, 3]
+    assert apart.losses[:, 0] == pytest.approx([float(losses(text).sum()) for text in TEXTS], rel=1e-5)
+    # As one, the second text has no end of its own
+    assert text_likelihood(model, tokenizer, TEXTS).losses[:, 1].tolist() == [15]
+    answers = text_likelihood(model, tokenizer, TEXTS, join=False, answers_after="b")
+    # After the first b: 10 letters and the end, and a letter and the end
+    assert answers.losses[:, 1].tolist() == [11, 2]
+    expected = [float(losses(TEXTS[0])[2:].sum()), float(losses(TEXTS[1])[1:].sum())]
+    assert answers.losses[:, 0] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="name is 'bits_per_byte', which is of all tokens"):
+        answers.score("bits_per_byte")
+    result = load_metric("perplexity").compute(
+        predictions=TEXTS, model=model, tokenizer=tokenizer, block_size=20, join=False, answers_after="b"
+    )
+    assert result["perplexity"] == pytest.approx(math.exp(sum(expected) / 13), rel=1e-5)
+    assert result["perplexity_signature"] == "block:20|texts:apart|after:'b'|tokens:13"
+
+
 def test_refusals(model, tokenizer):
     for texts, message in (
         ([], "texts is empty"),

@@ -82,6 +82,31 @@ def test_classes():
         assert result["f1"] == pytest.approx(4 / 5)
 
 
+def test_entities():
+    # Wanted are PER, LOC and a MISC of two words; given are the PER, an ORG, and of the MISC the first word alone. An
+    # `I-` after `O` begins an entity, as in the script of CoNLL-2000
+    predictions = [["B-PER", "I-PER", "O", "B-ORG"], ["I-MISC", "O"], ["O"]]
+    references = [["I-PER", "I-PER", "O", "B-LOC"], ["B-MISC", "I-MISC"], ["O"]]
+    metric = load_metric("entity_f1")
+    result = metric.compute(predictions=predictions, references=references)
+    assert {name: value for name, value in result.items() if not name.endswith("_signature")} == {
+        "entity_f1": pytest.approx(1 / 3),
+        "entity_precision": pytest.approx(1 / 3),
+        "entity_recall": pytest.approx(1 / 3),
+    }
+    assert result["entity_f1_signature"] == "sentences:3|entities:3|predicted:3"
+    # A sentence more, with one of two found: 2 of 4 given, and of 5 wanted
+    metric.add_batch(predictions=predictions, references=references)
+    metric.add(prediction=["B-PER", "O"], reference=["B-PER", "B-LOC"])
+    result = metric.compute()
+    assert (result["entity_precision"], result["entity_recall"]) == (2 / 4, 2 / 5)
+    assert result["entity_f1"] == pytest.approx(4 / 9)
+    with pytest.raises(ValueError, match="sentence 0: 1 tags are predicted and 2 are wanted"):
+        metric.compute(predictions=[["O"]], references=[["O", "O"]])
+    with pytest.raises(ValueError, match="the tag 'PER' marks no entity"):
+        metric.compute(predictions=[["PER"]], references=[["O"]])
+
+
 def test_every_module_has_its_name():
     for name in METRICS:
         assert load_metric(name).name == name

@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
+from hf_attnzoo.cli import app
 from hf_attnzoo.data import in_context_episodes
 from hf_attnzoo.evaluation import in_context_accuracy, longest_prompt
 from hf_attnzoo.recipes import find_recipe, load_recipe, run_recipe
@@ -24,6 +27,25 @@ def test_the_recipe_trains_a_model_that_is_asked_what_it_can_read(tmp_path):
     saved = json.loads((result.model / "metrics.json").read_text())["shots"]
     assert [(each["shots"], each["total"]) for each in saved] == [(0, 3), (1, 3), (2, 3), (4, 3)]
     assert [each["right"] for each in saved] == [score.right for score in scores]
+    # `attnzoo evaluate` reads each prompt by itself too, and counts the answers alone, as the folder tells it
+    assert json.loads((result.model / "metrics.json").read_text())["reading"] == {
+        "join_texts": False,
+        "answers_after": ">",
+    }
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": each.text}) + "\n" for each in episodes))
+    command = ["evaluate", str(result.model), str(tmp_path / "prompts.jsonl"), "--block-size", "60", "--json"]
+    report = json.loads(CliRunner().invoke(app, command).stdout)
+    assert report["cross_entropy"] == pytest.approx(result.metrics["cross_entropy"], rel=1e-5)
+    assert report["cross_entropy_signature"] == result.metrics["cross_entropy_signature"]
+    assert "|texts:apart|after:'>'|" in report["cross_entropy_signature"]
+    assert "bits_per_byte" not in report
+    told = json.loads(CliRunner().invoke(app, [*command, "--join-texts", "--answers-after", ""]).stdout)
+    # All characters but the first `<s>`, and an end after all prompts but the last
+    assert told["tokens"] == sum(len(each.text) + 1 for each in episodes) - 1
+    assert told["bits_per_byte"] > 0
+    refused = CliRunner().invoke(app, [*command, "--metrics", "bits_per_byte"])
+    assert refused.exit_code == 2
+    assert "is of all tokens" in refused.stderr
     assert (result.model / "shots.png").read_bytes().startswith(b"\x89PNG")
     assert "shots.png" in (result.model / "README.md").read_text()
     # Every character of the prompts is known

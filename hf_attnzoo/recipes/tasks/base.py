@@ -1,7 +1,7 @@
 """What a run does that hangs on the kind of its data: the steps that every kind of task takes in its own way."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from ...data import token_lengths
-from ...evaluation import ShotScore
+from ...evaluation import ShotScore, Statistics, parts_scores
 from ...hub import CardTexts
 from ..schema import Recipe
 from ..trainer import ZooTrainer
@@ -181,6 +181,10 @@ class Task(ABC):
         """Prepared rows of the validation or the test split as they are scored."""
         return prepared
 
+    def reading(self) -> dict[str, Any]:
+        """What an evaluation must know to read texts as training did, for the folder of the model; nothing."""
+        return {}
+
     def size(self, prepared: Dataset, rows: Dataset) -> int:
         """How many of `card.unit` there are."""
         return len(prepared)
@@ -200,6 +204,10 @@ class Task(ABC):
     @abstractmethod
     def measure(self, trainer: ZooTrainer, processor: Processor, prepared: Dataset, rows: Dataset) -> Outcome | None:
         """Scores on the test split; None in every process but the one that writes."""
+
+    def outcome(self, parts: Mapping[str, Statistics], outputs: list[str], shots: Sequence[ShotScore] = ()) -> Outcome:
+        """What a model is worth by the parts of its scores."""
+        return Outcome(*parts_scores(parts, seed=self.recipe.seed), outputs, shots)
 
     @abstractmethod
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:

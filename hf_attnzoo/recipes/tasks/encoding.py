@@ -1,5 +1,7 @@
 """What the tasks of encoders have in common, whose models say something of a text, and write none."""
 
+import hashlib
+import json
 import logging
 import sys
 from abc import abstractmethod
@@ -14,13 +16,11 @@ from datasets import Dataset
 from transformers import AutoTokenizer, DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data import token_lengths
-from ...evaluation import score_interval
-from ...evaluation.generation import Statistics
 from ...models.tokenization_attnzoo import train_tokenizer
 from ...registry import FAMILIES
 from ..schema import DataSection, EvaluationSection, MaskingSection, TrainingSection
 from ..trainer import ZooTrainer
-from .base import Outcome, Task, one_vocabulary
+from .base import Task, one_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,12 @@ class EncoderTask(Task):
         for metric in recipe.evaluation.metrics:
             if metric not in self.metrics:
                 raise ValueError(f"evaluation.metrics has {metric!r}; those of {name} are {', '.join(self.metrics)}")
+
+    def digest(self, rows: Dataset) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for row in rows:
+            digest.update(json.dumps(row, sort_keys=True).encode())
+        return digest.hexdigest()
 
     @property
     def longest(self) -> int | None:
@@ -215,17 +221,6 @@ class ClassifyingTask(EncoderTask):
                 raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
             logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
         return prepared.select(kept), rows.select(kept)
-
-    def outcome(self, parts: Mapping[str, Statistics], outputs: list[str]) -> Outcome:
-        """What a model scores by the parts of its scores, with the interval of each that has one."""
-        metrics: dict[str, float | str] = {}
-        intervals = {}
-        for name, statistics in parts.items():
-            metrics[name], metrics[f"{name}_signature"] = statistics.value, statistics.signature
-            between = score_interval(statistics, seed=self.recipe.seed)
-            if between is not None:
-                intervals[name] = between
-        return Outcome(metrics, intervals, outputs)
 
     def check(self) -> None:
         super().check()

@@ -1,6 +1,5 @@
 """Language models: documents, cut into blocks, whose every token is predicted from those before it."""
 
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -12,7 +11,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import AutoTokenizer, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data import Seq2SeqCollator, cut_blocks, in_context_episodes, join_parts, load_text_source
+from ...data import Seq2SeqCollator, cut_blocks, in_context_episodes, join_parts
 from ...evaluation import (
     LIKELIHOOD_METRICS,
     SHOTS,
@@ -21,19 +20,20 @@ from ...evaluation import (
     in_context_accuracy,
     longest_prompt,
     row_losses,
-    score_interval,
 )
+from ...evaluation.likelihood import reading_signature
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import train_tokenizer
 from ..schema import DataSection, EvaluationSection
 from ..trainer import IGNORE_INDEX, ZooTrainer
 from .base import Outcome, Task, one_vocabulary
+from .texts import OfTexts
 
 # Of a sample: tokens of its prompt, and most samples.
 _PROMPT, _SAMPLES = 16, 100
 
 
-class LanguageModelingTask(Task):
+class LanguageModelingTask(OfTexts, Task):
     """Rows have the column `text`. Scores are of the texts under the model, not of what it writes."""
 
     card = CardTexts(
@@ -49,18 +49,6 @@ class LanguageModelingTask(Task):
     own_data = "attnzoo train shakespeare data.source=YOUR_TEXT.txt"
     head = "AutoModelForCausalLM"
     processor_class = AutoTokenizer
-
-    def load(self, source: str, training: bool, **options: Any) -> Dataset:
-        return load_text_source(source, **options)
-
-    def show(self, row: dict[str, Any]) -> str:
-        return f"{len(row['text']):,} characters that begin {row['text'][:40]!r}"
-
-    def digest(self, rows: Dataset) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        for text in rows["text"]:
-            digest.update(f"{text}\0".encode())
-        return digest.hexdigest()
 
     def check(self) -> None:
         data, evaluation = self.recipe.data, self.recipe.evaluation
@@ -92,9 +80,6 @@ class LanguageModelingTask(Task):
         # A prompt goes on where it ends.
         processor.padding_side = "left"
 
-    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
-        return (list(rows["text"]),)
-
     def vocabulary(self, processor: PreTrainedTokenizerBase) -> dict[str, int]:
         return {"text": len(processor)}
 
@@ -121,6 +106,11 @@ class LanguageModelingTask(Task):
     def _cut(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         data = self.recipe.data
         return cut_blocks(rows, processor, data.block_size, data.join_texts, data.answers_after)
+
+    def reading(self) -> dict[str, Any]:
+        data = self.recipe.data
+        settings = {"join_texts": None if data.join_texts else False, "answers_after": data.answers_after}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def check_stream(self) -> None:
         block, budget = self.recipe.data.block_size, self.recipe.training.batch_tokens
@@ -166,22 +156,16 @@ class LanguageModelingTask(Task):
         losses = trainer.predict(prepared).predictions
         if not trainer.is_world_process_zero():
             return None
-        likelihood = _likelihood(losses, rows)
-        metrics: dict[str, float | str] = {}
-        intervals = {}
-        for name in self.recipe.evaluation.metrics:
-            metrics[name] = likelihood.score(name)
-            metrics[f"{name}_signature"] = f"block:{self.recipe.data.block_size}|tokens:{int(losses[:, 1].sum())}"
-            interval = score_interval(likelihood.statistics(name), seed=self.recipe.seed)
-            if interval is not None and math.isfinite(interval[1]):
-                intervals[name] = interval
+        likelihood, data = _likelihood(losses, rows), self.recipe.data
+        signature = reading_signature(data.block_size, data.join_texts, data.answers_after, int(losses[:, 1].sum()))
+        parts = {name: likelihood.statistics(name, signature) for name in self.recipe.evaluation.metrics}
         shown = rows.select(range(min(self.recipe.evaluation.samples, len(rows))))
         model = trainer.whole_model.eval()
         outputs = []
         if len(shown):
             inputs = {name: value.to(model.device) for name, value in self.inputs(processor, shown).items()}
             outputs = self.read(processor, model.generate(**inputs), shown)
-        return Outcome(metrics, intervals, outputs, self._shots(model, processor))
+        return self.outcome(parts, outputs, self._shots(model, processor))
 
     def _shots(self, model: PreTrainedModel, processor: PreTrainedTokenizerBase) -> list[ShotScore]:
         """What the model makes of new tasks after as many examples as it can read, where its data are about that."""
@@ -245,6 +229,8 @@ class _BlockCollator(Seq2SeqCollator):
         if any(IGNORE_INDEX in row.get("labels", ()) for row in rows):
             labels = [torch.tensor(row["labels"]) for row in rows]
             batch["labels"] = self._pad(labels, IGNORE_INDEX, self.tokenizer.padding_side)
+        # The first token of a block is predicted from nothing, and none from padding before it
+        batch["labels"][:, 1:].masked_fill_(batch["attention_mask"][:, :-1] == 0, IGNORE_INDEX)
         return batch
 
 

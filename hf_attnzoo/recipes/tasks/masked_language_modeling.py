@@ -1,6 +1,5 @@
 """Masked language models: texts with words masked, which are guessed from what stands around them."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +10,13 @@ from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...attention_maps import attention_map, plot_grid
-from ...data import MaskingCollator, join_parts, load_texts, masked_once, masking_blocks, tokenize_texts
-from ...evaluation import bootstrap_interval
-from ...evaluation.likelihood import exponential
+from ...data import MaskingCollator, join_parts, masked_once, masking_blocks, tokenize_texts
 from ...evaluation.masked import MASKED_METRICS, masked_scores, masked_statistics
 from ...hub import CardTexts
 from ..trainer import ZooTrainer
 from .base import Outcome
 from .encoding import EncoderTask
+from .texts import OfTexts
 
 # The masks that models are scored on are the same for every run.
 _SEED = 0
@@ -27,7 +25,7 @@ _SEED = 0
 _LENGTH, _BEFORE, _SAMPLES = 28, 6, 100
 
 
-class MaskedLanguageModelingTask(EncoderTask):
+class MaskedLanguageModelingTask(OfTexts, EncoderTask):
     """Rows have the column `text`. Scores are of masked tokens, on masks that never change."""
 
     card = CardTexts(
@@ -56,21 +54,6 @@ class MaskedLanguageModelingTask(EncoderTask):
     @property
     def longest(self) -> int | None:
         return self.recipe.data.block_size or self.recipe.data.max_source_length
-
-    def load(self, source: str, training: bool, **options: Any) -> Dataset:
-        return load_texts(source, **options)
-
-    def show(self, row: dict[str, Any]) -> str:
-        return f"{len(row['text']):,} characters that begin {row['text'][:40]!r}"
-
-    def digest(self, rows: Dataset) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        for text in rows["text"]:
-            digest.update(f"{text}\0".encode())
-        return digest.hexdigest()
-
-    def texts(self, rows: Dataset) -> tuple[list[str], ...]:
-        return (list(rows["text"]),)
 
     def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
         prepared = self.prepare_buffer(rows, processor)
@@ -158,17 +141,8 @@ class MaskedLanguageModelingTask(EncoderTask):
         signature = (
             f"unit:{masking.unit}|share:{masking.probability}|masks:seed {_SEED}|tokens:{int(sums[:, 2].sum())}"
         )
-        metrics: dict[str, float | str] = {}
-        for name in self.recipe.evaluation.metrics:
-            metrics[name], metrics[f"{name}_signature"] = masked_statistics(name, sums).value, signature
-        losses = bootstrap_interval(sums[:, 0], sums[:, 2])
-        intervals = {
-            "cross_entropy": losses,
-            "perplexity": tuple(map(exponential, losses)),
-            "masked_accuracy": bootstrap_interval(sums[:, 1], sums[:, 2]),
-        }
-        intervals = {name: between for name, between in intervals.items() if name in metrics}
-        return Outcome(metrics, intervals, self.shown_outputs(trainer, processor, rows))
+        parts = {name: masked_statistics(name, sums, signature) for name in self.recipe.evaluation.metrics}
+        return self.outcome(parts, self.shown_outputs(trainer, processor, rows))
 
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
         return row["text"], row["word"], output

@@ -1,6 +1,5 @@
 """Questions, and texts whose parts answer them."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +13,7 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBas
 
 from ...attention_maps import plot_grid, question_attention_map
 from ...data import load_annotated_source
-from ...evaluation import bootstrap_interval, wilson_interval
-from ...evaluation.squad import SQUAD_METRICS, squad_exact, squad_f1, squad_metrics
+from ...evaluation.squad import SQUAD_METRICS, squad_metrics, squad_statistics
 from ...hub import CardTexts
 from ...pipelines.question_answering import Token, question_windows, ranked_answers
 from ..trainer import ZooTrainer
@@ -58,12 +56,6 @@ class QuestionAnsweringTask(EncoderTask):
 
     def show(self, row: dict[str, Any]) -> str:
         return f"{row['question']!r} → {' | '.join(row['answers'])!r}"
-
-    def digest(self, rows: Dataset) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        for row in rows:
-            digest.update(json.dumps(row, sort_keys=True).encode())
-        return digest.hexdigest()
 
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         # A text counts once, however many questions there are about it.
@@ -120,13 +112,8 @@ class QuestionAnsweringTask(EncoderTask):
         if not trainer.is_world_process_zero():
             return None
         outputs, accepted = self._answers(starts, ends, processor, rows), list(rows["answers"])
-        metrics = squad_metrics(outputs, accepted, self.recipe.evaluation.metrics)
-        intervals = {
-            "exact_match": wilson_interval(int(squad_exact(outputs, accepted).sum()), len(outputs)),
-            "f1": bootstrap_interval(squad_f1(outputs, accepted)),
-        }
-        intervals = {name: between for name, between in intervals.items() if name in metrics}
-        return Outcome(metrics, intervals, outputs)
+        parts = {name: squad_statistics(name, outputs, accepted) for name in self.recipe.evaluation.metrics}
+        return self.outcome(parts, outputs)
 
     def sample(self, row: dict[str, Any], number: int, output: str) -> tuple[str, ...]:
         return row["question"], " | ".join(dict.fromkeys(row["answers"])), output

@@ -1,6 +1,5 @@
 """Texts, or pairs of texts, and the class of each."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,12 +51,6 @@ class TextClassificationTask(ClassifyingTask):
 
     def show(self, row: dict[str, Any]) -> str:
         return f"{_text(row)!r} → {row['label']}"
-
-    def digest(self, rows: Dataset) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        for row in rows:
-            digest.update(json.dumps(row, sort_keys=True).encode())
-        return digest.hexdigest()
 
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         pairs = list(rows["text_pair"]) if "text_pair" in _columns(rows) else []

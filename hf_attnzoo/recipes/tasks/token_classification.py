@@ -1,6 +1,5 @@
 """Sentences in words, and the tag of each word: of names, or parts of speech."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,12 +67,6 @@ class TokenClassificationTask(ClassifyingTask):
 
     def show(self, row: dict[str, Any]) -> str:
         return f"{' '.join(row['tokens'])!r} → {' '.join(row['tags'])}"
-
-    def digest(self, rows: Dataset) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        for row in rows:
-            digest.update(json.dumps(row, sort_keys=True).encode())
-        return digest.hexdigest()
 
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         return ([" ".join(words) for words in rows["tokens"]],)
