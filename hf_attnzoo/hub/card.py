@@ -71,6 +71,25 @@ class EnergyEstimate:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """How a training has ended, and which weights the model has.
+
+    Args:
+        step: of the checkpoint that the scores of the validation split have chosen, or None if they have chosen none.
+        planned: steps that the training would have taken.
+        patience: evaluations in a row that were no better, after which it stopped; None if it took all of its steps.
+        averaged: steps of checkpoints whose mean the model is.
+        ema_decay: of the moving average of the weights that every checkpoint is of, or None.
+    """
+
+    step: int | None
+    planned: int
+    patience: int | None = None
+    averaged: tuple[int, ...] = ()
+    ema_decay: float | None = None
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """What a run knows about itself when it has ended.
 
@@ -104,6 +123,7 @@ class RunFacts:
             the card.
         lora: rank of its factors and number of parameters that were trained, with LoRA. Default: `None`, all were.
         energy: what training took. Default: `None`, it was not estimated.
+        ending: how training ended, and which weights the model has. Default: `None`, nothing is said of it.
     """
 
     kind: CardTexts
@@ -133,6 +153,7 @@ class RunFacts:
     lora: tuple[int, int] | None = None
     shots: Sequence[ShotScore] = ()
     energy: EnergyEstimate | None = None
+    ending: Ending | None = None
 
 
 def hardware() -> str:
@@ -184,6 +205,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         "## Training",
         f"{counted(facts.steps, 'step')} in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
         f"{counted(facts.parameters, 'parameter')}; {_vocabularies(facts.vocabulary)}."
+        + _ending(facts)
         + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else "")
         + (_lora(*facts.lora) if facts.lora else ""),
         *([energy_text(facts.energy)] if facts.energy else []),
@@ -283,18 +305,58 @@ def _evaluations(facts: RunFacts) -> list[str]:
     names = [name for name in facts.evaluations[0] if name != "step"]
     # In the order in which a loss, and the score that counts, are looked for
     names.sort(key=lambda name: (name != "loss", name != facts.best_metric))
-    rows = [
-        (f"{each['step']:,.0f}", *(f"{each[name]:.4f}" if name in each else "n/a" for name in names))
-        for each in _thin(facts.evaluations)
-    ]
-    chosen = f" {metric_name(facts.best_metric)} chose the checkpoint." if facts.best_metric else ""
+    chosen = None if facts.ending is None else facts.ending.step
+    shown = [*(each["step"] for each in _thin(facts.evaluations)), chosen]
+    rows = []
+    for each in facts.evaluations:
+        if each["step"] in shown:
+            cells = (f"{each['step']:,.0f}", *(f"{each[name]:.4f}" if name in each else "n/a" for name in names))
+            rows.append([f"**{cell}**" for cell in cells] if each["step"] == chosen else cells)
+    text = "On the validation split:"
+    if chosen is not None:
+        text += f" {_score_words(facts.best_metric)} chose the checkpoint in bold, of equal ones the loss."
     headings = ("step", *(metric_name(name) for name in names))
-    return [f"On the validation split:{chosen}", _table(headings, rows)]
+    return [text, _table(headings, rows)]
 
 
 def metric_name(name: str) -> str:
     """What a score is called in cards."""
     return SCORE_NAMES.get(name, name)
+
+
+def _score_words(name: str) -> str:
+    """The same in a sentence, without the unit."""
+    return metric_name(name).partition(",")[0]
+
+
+def model_words(ending: Ending, metric: str) -> str:
+    """What a run and its card say of the weights that a model has.
+
+    Args:
+        ending: of its training.
+        metric: what the score is called that chose them.
+    """
+    average = "" if ending.ema_decay is None else f"moving average (decay {ending.ema_decay:g}) of the "
+    if ending.averaged:
+        *others, last = (f"{step:,}" for step in ending.averaged)
+        steps = f"steps {', '.join(others)} and {last}" if others else f"step {last}"
+        return f"the mean of the {average}weights of {steps}"
+    if ending.step is None:
+        return f"the {average}weights of the last step"
+    return f"the {average}weights of step {ending.step:,}, chosen by {metric} on the validation split"
+
+
+def _ending(facts: RunFacts) -> str:
+    ending = facts.ending
+    if ending is None:
+        return ""
+    score, text = _score_words(facts.best_metric), ""
+    if ending.patience is not None:
+        text = (
+            f" Training stopped early, at step {facts.steps:,} of {ending.planned:,}: no better {score} for "
+            f"{counted(ending.patience, 'evaluation')}."
+        )
+    return f"{text} The model has {model_words(ending, score)}."
 
 
 def _data(facts: RunFacts) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from ..wording import counted, counted_unit
 from .building import build_model, build_trainer, generation_config, heed_launcher
+from .choosing import ending_of, tell_ending
 from .disk import discard
 from .energy import check_energy, energy_of
 from .lora import ADAPTER, Adapter, is_adapter
@@ -129,8 +130,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     with trainer.accelerator.main_process_first():
         checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
+    ending = ending_of(recipe, trainer.state)
+    tell_ending(console, recipe, ending, trainer.state.global_step)
     if recipe.training.average_last is not None:
-        average_last(trainer, recipe.training.average_last)
+        ending = replace(ending, averaged=average_last(trainer, recipe.training.average_last))
     seconds = trainer.seconds
     if adapter is not None:
         if trainer.is_world_process_zero():
@@ -178,6 +181,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         pretrained=without_folders(recipe.pretrained.model),
         evaluations=evaluations(trainer.state.log_history),
         best_metric=recipe.evaluation.best_metric,
+        ending=ending,
         hub_datasets=hub_datasets(recipe),
         lora=None if adapter is None else (recipe.training.lora.rank, adapter.trained),
         shots=outcome.shots,
@@ -369,12 +373,15 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     trainer.start_clock(state)
 
 
-def average_last(trainer: ZooTrainer, number: int) -> None:
+def average_last(trainer: ZooTrainer, number: int) -> tuple[int, ...]:
     """Give a trained model the mean of its last checkpoints.
 
     Args:
         trainer: whose training has ended.
         number: of checkpoints; a short run may have fewer.
+
+    Returns:
+        Their steps.
     """
     # The last checkpoint of a run is its end, and every one up to it is whole.
     checkpoints = checkpoints_in(Path(trainer.args.output_dir))
@@ -382,3 +389,4 @@ def average_last(trainer: ZooTrainer, number: int) -> None:
     load_average(trainer.model, [checkpoints[step] for step in steps])
     where = f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"
     say(trainer.progress_report.console, f"mean of {counted(len(steps), 'checkpoint')}, at {where}")
+    return tuple(steps)

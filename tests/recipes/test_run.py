@@ -194,7 +194,7 @@ def test_validation_is_against_the_texts_and_not_what_is_left_of_them(run, tmp_p
 
 
 def test_early_stopping(run, monkeypatch):
-    scores = iter([0.5, 0.7, 0.6, 0.7, 0.1])
+    scores = iter([0.5, 0.7, 0.6, 0.65, 0.1])
     monkeypatch.setattr(
         "hf_attnzoo.recipes.trainer.generation_metrics",
         lambda *args, **kwargs: {"token_accuracy": next(scores), "token_accuracy_signature": ""},
@@ -203,6 +203,13 @@ def test_early_stopping(run, monkeypatch):
     # Steps 2 and 4 are better than what was before them, 6 and 8 are not.
     assert json.loads((result.model / "metrics.json").read_text())["steps"] == 8
     assert "8 steps in" in printed
+    lines = printed.splitlines()
+    assert "stopped at step 8 of 50: no better token_accuracy for 2 evaluations" in lines
+    assert "the model has the weights of step 4, chosen by token_accuracy on the validation split" in lines
+    card = (result.model / "README.md").read_text()
+    assert "Training stopped early, at step 8 of 50: no better token accuracy for 2 evaluations." in card
+    assert "The model has the weights of step 4, chosen by token accuracy on the validation split." in card
+    assert "\n| **4** |" in card
 
 
 @pytest.mark.parametrize(("steps", "evaluations"), [(5, [2, 4, 5]), (1, [1])])
