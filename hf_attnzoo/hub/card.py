@@ -4,9 +4,10 @@ import math
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,9 @@ from ..wording import counted, counted_unit
 Row = TypeVar("Row")
 
 _VERSIONS = ("hf-attnzoo", "transformers", "torch", "tokenizers", "datasets", "accelerate", "sacrebleu", "babel")
+
+# Parts of a model that a card counts up.
+_MOST_NAMED = 8
 
 # What a card calls the folder that it lies in; where that goes to the Hub, it has a name there.
 HERE = "path/to/this/folder"
@@ -124,6 +128,12 @@ class RunFacts:
         lora: rank of its factors and number of parameters that were trained, with LoRA. Default: `None`, all were.
         energy: what training took. Default: `None`, it was not estimated.
         ending: how training ended, and which weights the model has. Default: `None`, nothing is said of it.
+        processes: that trained it, with a device each if there are several.
+        accumulation: batches of each of them in a step.
+        base_model: repository on the Hub that `pretrained` names. Default: `None`, it lies elsewhere.
+        pretrained_tokenizer: what became of the tokenizer of `pretrained`: `keep`, `extend` or `train`.
+        new_weights: names of the tensors that `pretrained` had nothing for.
+        languages: codes of ISO 639-1, those of the sources first.
     """
 
     kind: CardTexts
@@ -154,14 +164,25 @@ class RunFacts:
     shots: Sequence[ShotScore] = ()
     energy: EnergyEstimate | None = None
     ending: Ending | None = None
+    processes: int = 1
+    accumulation: int = 1
+    base_model: str | None = None
+    pretrained_tokenizer: str = "keep"
+    new_weights: Collection[str] = ()
+    languages: Sequence[str] = ()
 
 
-def hardware() -> str:
-    """Name of the accelerator, or of the processor with its number of cores."""
+def hardware(processes: int = 1) -> str:
+    """Name of the accelerator, or of the processor with its number of cores.
+
+    Args:
+        processes: that use a device each; a single one uses all that it sees.
+    """
     import torch
 
     if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+        devices = processes if processes > 1 else torch.cuda.device_count()
+        return f"{devices} x {torch.cuda.get_device_name()}"
     name = platform.processor() or platform.machine()
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
@@ -181,12 +202,14 @@ def model_card(facts: RunFacts) -> ModelCard:
     """
     data = ModelCardData(
         model_name=facts.name,
+        base_model=facts.base_model,
+        language=list(facts.languages) or None,
         license=facts.license,
         library_name="transformers",
         pipeline_tag=facts.kind.pipeline_tag,
         tags=["hf-attnzoo", *(["attention"] if facts.attends else []), *facts.kind.tags],
         datasets=list(facts.hub_datasets) or None,
-        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics) or None,
+        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics, facts.hub_datasets) or None,
         co2_eq_emissions=_emissions(facts),
     )
     sections = [
@@ -203,10 +226,10 @@ def model_card(facts: RunFacts) -> ModelCard:
         "## Data",
         _data(facts),
         "## Training",
-        f"{counted(facts.steps, 'step')} in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
-        f"{counted(facts.parameters, 'parameter')}; {_vocabularies(facts.vocabulary)}."
+        f"{counted(facts.steps, 'step')} in {facts.seconds / 60:.1f} minutes, evaluations included, on "
+        f"{_machine(facts)}. {counted(facts.parameters, 'parameter')}; {_vocabularies(facts.vocabulary)}."
         + _ending(facts)
-        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else "")
+        + (_start(facts) if facts.pretrained else "")
         + (_lora(*facts.lora) if facts.lora else ""),
         *([energy_text(facts.energy)] if facts.energy else []),
         *(["![Loss and score by step](curve.png)"] if facts.evaluations else []),
@@ -239,13 +262,16 @@ from transformers import pipeline
 {CODE_NOTE}"""
 
 
-def evaluation_results(kind: CardTexts, data_name: str, metrics: Mapping[str, float | str]) -> list[EvalResult]:
+def evaluation_results(
+    kind: CardTexts, data_name: str, metrics: Mapping[str, float | str], hub_datasets: Sequence[str] = ()
+) -> list[EvalResult]:
     """Scores on the test split as the Hub reads them; see `RunFacts` for the arguments."""
+    dataset_type = data_name if data_name in hub_datasets else _slug(data_name)
     return [
         EvalResult(
             task_type=kind.pipeline_tag,
             task_name=kind.task_name,
-            dataset_type=data_name,
+            dataset_type=dataset_type,
             dataset_name=data_name,
             dataset_split="test",
             metric_type=name,
@@ -367,6 +393,38 @@ def _data(facts: RunFacts) -> str:
     return f"`{facts.data_name}`: {rows}{count:,} {last} {unit}.{license}"
 
 
+def _slug(data_name: str) -> str:
+    """Data that is not on the Hub in the way of the Hub's names: `data/Pairs.tsv.gz` is `pairs`."""
+    names = (re.sub(r"(\.[A-Za-z]\w*)+$", "", Path(part.strip()).name) for part in data_name.split(","))
+    return re.sub(r"[^a-z0-9_]+", "-", "-".join(names).lower()).strip("-") or "data"
+
+
+def _machine(facts: RunFacts) -> str:
+    if facts.processes == 1:
+        return hardware()
+    batches = facts.processes * facts.accumulation
+    return (
+        f"{hardware(facts.processes)}, in {facts.processes:,} processes; the recipe's batch is that of one of them: "
+        f"a step takes {facts.processes:,} x {facts.accumulation:,} = {batches:,} batches"
+    )
+
+
+def _start(facts: RunFacts) -> str:
+    """Where the weights came from at first, and those that came from nowhere."""
+    where = "" if facts.base_model else ", a checkpoint that is not from the Hub"
+    text = f" Training started from the weights of `{facts.pretrained}`{where}."
+    text += {
+        "keep": "",
+        "extend": " Its tokenizer was extended by what it lacked in this data.",
+        "train": " Its tokenizer was left aside for one trained anew on this data, and its embeddings with it.",
+    }[facts.pretrained_tokenizer]
+    modules = sorted({name.rpartition(".")[0] or name for name in facts.new_weights})
+    if modules:
+        more = f" and {len(modules) - _MOST_NAMED:,} more" if len(modules) > _MOST_NAMED else ""
+        text += f" New, and random at first: {', '.join(f'`{name}`' for name in modules[:_MOST_NAMED])}{more}."
+    return text
+
+
 def _lora(rank: int, trained: int) -> str:
     return (
         f" Trained with LoRA (Hu et al. 2022) of rank {rank}: {trained:,} parameters, those of new layers among them, "
@@ -401,7 +459,7 @@ def _emissions(facts: RunFacts) -> dict[str, float | str] | None:
         "source": f"codecarbon {facts.energy.version}",
         "training_type": "fine-tuning" if facts.pretrained else "pre-training",
         "geographical_location": facts.energy.country,
-        "hardware_used": hardware(),
+        "hardware_used": hardware(facts.processes),
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from babel import Locale
 from datasets import Dataset, IterableDataset, concatenate_datasets, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
@@ -25,7 +26,7 @@ from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest, without_folders
-from .starting import starting_model, starting_point, starting_processor
+from .starting import from_hub, starting_model, starting_point, starting_processor
 from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
 from .trainer import ZooTrainer
@@ -115,7 +116,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
             if split != "train":
                 datasets[split] = task.for_evaluation(datasets[split], processor)
         if start is None:
-            model = build_model(recipe, family, task, processor)
+            model, new = build_model(recipe, family, task, processor), set()
         else:
             model, new = starting_model(start, recipe, family, task, processor, console)
     if task.generates:
@@ -182,6 +183,12 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         evaluations=evaluations(trainer.state.log_history),
         best_metric=recipe.evaluation.best_metric,
         ending=ending,
+        processes=trainer.args.world_size,
+        accumulation=recipe.training.gradient_accumulation_steps,
+        base_model=recipe.pretrained.model if from_hub(recipe.pretrained.model) else None,
+        pretrained_tokenizer=recipe.pretrained.tokenizer,
+        new_weights=new,
+        languages=languages(recipe),
         hub_datasets=hub_datasets(recipe),
         lora=None if adapter is None else (recipe.training.lora.rank, adapter.trained),
         shots=outcome.shots,
@@ -326,6 +333,22 @@ def hub_datasets(recipe: Recipe) -> list[str]:
     sources = dict.fromkeys(source for split in SPLITS for source in _sources(recipe, split))
     built_in = SOURCES.keys() | CAPTION_SOURCES.keys() | TEXT_SOURCES.keys()
     return [source for source in sources if source not in built_in and not Path(source).expanduser().exists()]
+
+
+def languages(recipe: Recipe) -> list[str]:
+    """Languages of pairs of texts, source and target, where the names of their columns are codes of ISO 639-1.
+
+    Args:
+        recipe: whose `data` section says what the columns are called.
+
+    Returns:
+        Two codes; or none, where the splits disagree or a name is no such code.
+    """
+    options = [{**recipe.data.options, **getattr(recipe.data, split)} for split in SPLITS]
+    pairs = [[each.get("source_column"), each.get("target_column")] for each in options]
+    known = Locale("en").languages
+    sure = all(pair == pairs[0] for pair in pairs) and all(len(str(name)) == 2 and name in known for name in pairs[0])
+    return pairs[0] if sure else []
 
 
 def evaluations(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

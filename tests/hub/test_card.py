@@ -222,6 +222,59 @@ def test_what_the_hub_can_not_take_is_no_metadata(saved):
     assert metadata_load(saved(hub_datasets=["bentrevett/multi30k"]))["datasets"] == ["bentrevett/multi30k"]
 
 
+def test_several_processes_and_their_devices(saved, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "Some GPU")
+    # Of eight devices that are seen two are used.
+    told = "in 2 processes; the recipe's batch is that of one of them: a step takes"
+    text = saved(processes=2, accumulation=3).read_text()
+    assert f"included, on 2 x Some GPU, {told} 2 x 3 = 6 batches. 345,678 parameters;" in text
+    text = saved(accumulation=3).read_text()
+    assert "included, on 8 x Some GPU. 345,678 parameters;" in text
+    assert "process" not in text
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert f"on {hardware()}, {told} 2 x 1 = 2 batches." in saved(processes=2).read_text()
+
+
+def test_where_the_weights_came_from(saved):
+    path = saved(pretrained="some/model", base_model="some/model", languages=["no", "en"])
+    metadata = metadata_load(path)
+    assert metadata["base_model"] == "some/model"
+    # Norwegian, which YAML would take for a denial
+    assert metadata["language"] == ["no", "en"]
+    assert (ModelCard.load(path).data.base_model, ModelCard.load(path).data.language) == ("some/model", ["no", "en"])
+    assert "Training started from the weights of `some/model`.\n" in path.read_text()
+    new = ["lm_head.weight", "model.embed_tokens.weight", "lm_head.bias"]
+    path = saved(pretrained="gpt2", pretrained_tokenizer="train", new_weights=new)
+    assert not {"base_model", "language"} & metadata_load(path).keys()
+    assert (
+        "Training started from the weights of `gpt2`, a checkpoint that is not from the Hub. Its tokenizer was left "
+        "aside for one trained anew on this data, and its embeddings with it. New, and random at first: `lm_head`, "
+        "`model.embed_tokens`.\n"
+    ) in path.read_text()
+    many = {f"layers.{number}.weight" for number in range(10)}
+    text = saved(pretrained="a/b", pretrained_tokenizer="extend", new_weights=many).read_text()
+    assert "Its tokenizer was extended by what it lacked in this data. New, and random at first: `layers.0`, " in text
+    assert "`layers.7` and 2 more.\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "hub", "dataset"),
+    [
+        ("pairs.tsv", [], "pairs"),
+        ("bentrevett/multi30k", ["bentrevett/multi30k"], "bentrevett/multi30k"),
+        ("data/emoji/", [], "emoji"),
+        ("My Pairs v1.2.jsonl.gz, in_context", [], "my-pairs-v1-2-in_context"),
+        ("文.tsv", [], "data"),
+    ],
+)
+def test_the_type_of_a_dataset_is_like_an_id_of_the_hub(saved, name, hub, dataset):
+    metadata = metadata_load(saved(data_name=name, hub_datasets=hub))
+    assert [each["dataset"]["type"] for each in metadata["model-index"][0]["results"]] == [dataset]
+    assert [each["dataset"]["name"] for each in metadata["model-index"][0]["results"]] == [name]
+
+
 PARTS = {"memory, an assumed 20 W": 0.00004, "processor, measured by RAPL": 0.0012345}
 
 

@@ -220,6 +220,9 @@ def test_two_processes_do_what_one_does_with_twice_the_batches(recipe_content, t
         torch.testing.assert_close(weights[two][name], tensor, rtol=1e-4, atol=1e-6)
     # So close is nothing else.
     assert max(float((weights[half.model][name] - tensor).abs().max()) for name, tensor in weights[two].items()) > 1e-2
+    card = (two / "README.md").read_text()
+    assert "in 2 processes; the recipe's batch is that of one of them: a step takes 2 x 1 = 2 batches." in card
+    assert "processes" not in (one.model / "README.md").read_text()
     scores = json.loads((two / "metrics.json").read_text())
     assert scores["metrics"] == one.metrics
     assert scores["steps"] == 3
