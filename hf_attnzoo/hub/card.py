@@ -4,9 +4,10 @@ import math
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,9 @@ from ..wording import counted, counted_unit
 Row = TypeVar("Row")
 
 _VERSIONS = ("hf-attnzoo", "transformers", "torch", "tokenizers", "datasets", "accelerate", "sacrebleu", "babel")
+
+# Parts of a model that a card counts up.
+_MOST_NAMED = 8
 
 # What a card calls the folder that it lies in; where that goes to the Hub, it has a name there.
 HERE = "path/to/this/folder"
@@ -71,6 +75,25 @@ class EnergyEstimate:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """How a training has ended, and which weights the model has.
+
+    Args:
+        step: of the checkpoint that the scores of the validation split have chosen, or None if they have chosen none.
+        planned: steps that the training would have taken.
+        patience: evaluations in a row that were no better, after which it stopped; None if it took all of its steps.
+        averaged: steps of checkpoints whose mean the model is.
+        ema_decay: of the moving average of the weights that every checkpoint is of, or None.
+    """
+
+    step: int | None
+    planned: int
+    patience: int | None = None
+    averaged: tuple[int, ...] = ()
+    ema_decay: float | None = None
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """What a run knows about itself when it has ended.
 
@@ -104,6 +127,13 @@ class RunFacts:
             the card.
         lora: rank of its factors and number of parameters that were trained, with LoRA. Default: `None`, all were.
         energy: what training took. Default: `None`, it was not estimated.
+        ending: how training ended, and which weights the model has. Default: `None`, nothing is said of it.
+        processes: that trained it, with a device each if there are several.
+        accumulation: batches of each of them in a step.
+        base_model: repository on the Hub that `pretrained` names. Default: `None`, it lies elsewhere.
+        pretrained_tokenizer: what became of the tokenizer of `pretrained`: `keep`, `extend` or `train`.
+        new_weights: names of the tensors that `pretrained` had nothing for.
+        languages: codes of ISO 639-1, those of the sources first.
     """
 
     kind: CardTexts
@@ -133,14 +163,26 @@ class RunFacts:
     lora: tuple[int, int] | None = None
     shots: Sequence[ShotScore] = ()
     energy: EnergyEstimate | None = None
+    ending: Ending | None = None
+    processes: int = 1
+    accumulation: int = 1
+    base_model: str | None = None
+    pretrained_tokenizer: str = "keep"
+    new_weights: Collection[str] = ()
+    languages: Sequence[str] = ()
 
 
-def hardware() -> str:
-    """Name of the accelerator, or of the processor with its number of cores."""
+def hardware(processes: int = 1) -> str:
+    """Name of the accelerator, or of the processor with its number of cores.
+
+    Args:
+        processes: that use a device each; a single one uses all that it sees.
+    """
     import torch
 
     if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+        devices = processes if processes > 1 else torch.cuda.device_count()
+        return f"{devices} x {torch.cuda.get_device_name()}"
     name = platform.processor() or platform.machine()
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
@@ -160,12 +202,14 @@ def model_card(facts: RunFacts) -> ModelCard:
     """
     data = ModelCardData(
         model_name=facts.name,
+        base_model=facts.base_model,
+        language=list(facts.languages) or None,
         license=facts.license,
         library_name="transformers",
         pipeline_tag=facts.kind.pipeline_tag,
         tags=["hf-attnzoo", *(["attention"] if facts.attends else []), *facts.kind.tags],
         datasets=list(facts.hub_datasets) or None,
-        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics) or None,
+        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics, facts.hub_datasets) or None,
         co2_eq_emissions=_emissions(facts),
     )
     sections = [
@@ -182,9 +226,10 @@ def model_card(facts: RunFacts) -> ModelCard:
         "## Data",
         _data(facts),
         "## Training",
-        f"{counted(facts.steps, 'step')} in {facts.seconds / 60:.1f} minutes, evaluations included, on {hardware()}. "
-        f"{counted(facts.parameters, 'parameter')}; {_vocabularies(facts.vocabulary)}."
-        + (f" Training started from the weights of `{facts.pretrained}`." if facts.pretrained else "")
+        f"{counted(facts.steps, 'step')} in {facts.seconds / 60:.1f} minutes, evaluations included, on "
+        f"{_machine(facts)}. {counted(facts.parameters, 'parameter')}; {_vocabularies(facts.vocabulary)}."
+        + _ending(facts)
+        + (_start(facts) if facts.pretrained else "")
         + (_lora(*facts.lora) if facts.lora else ""),
         *([energy_text(facts.energy)] if facts.energy else []),
         *(["![Loss and score by step](curve.png)"] if facts.evaluations else []),
@@ -217,13 +262,16 @@ from transformers import pipeline
 {CODE_NOTE}"""
 
 
-def evaluation_results(kind: CardTexts, data_name: str, metrics: Mapping[str, float | str]) -> list[EvalResult]:
+def evaluation_results(
+    kind: CardTexts, data_name: str, metrics: Mapping[str, float | str], hub_datasets: Sequence[str] = ()
+) -> list[EvalResult]:
     """Scores on the test split as the Hub reads them; see `RunFacts` for the arguments."""
+    dataset_type = data_name if data_name in hub_datasets else _slug(data_name)
     return [
         EvalResult(
             task_type=kind.pipeline_tag,
             task_name=kind.task_name,
-            dataset_type=data_name,
+            dataset_type=dataset_type,
             dataset_name=data_name,
             dataset_split="test",
             metric_type=name,
@@ -283,18 +331,58 @@ def _evaluations(facts: RunFacts) -> list[str]:
     names = [name for name in facts.evaluations[0] if name != "step"]
     # In the order in which a loss, and the score that counts, are looked for
     names.sort(key=lambda name: (name != "loss", name != facts.best_metric))
-    rows = [
-        (f"{each['step']:,.0f}", *(f"{each[name]:.4f}" if name in each else "n/a" for name in names))
-        for each in _thin(facts.evaluations)
-    ]
-    chosen = f" {metric_name(facts.best_metric)} chose the checkpoint." if facts.best_metric else ""
+    chosen = None if facts.ending is None else facts.ending.step
+    shown = [*(each["step"] for each in _thin(facts.evaluations)), chosen]
+    rows = []
+    for each in facts.evaluations:
+        if each["step"] in shown:
+            cells = (f"{each['step']:,.0f}", *(f"{each[name]:.4f}" if name in each else "n/a" for name in names))
+            rows.append([f"**{cell}**" for cell in cells] if each["step"] == chosen else cells)
+    text = "On the validation split:"
+    if chosen is not None:
+        text += f" {_score_words(facts.best_metric)} chose the checkpoint in bold, of equal ones the loss."
     headings = ("step", *(metric_name(name) for name in names))
-    return [f"On the validation split:{chosen}", _table(headings, rows)]
+    return [text, _table(headings, rows)]
 
 
 def metric_name(name: str) -> str:
     """What a score is called in cards."""
     return SCORE_NAMES.get(name, name)
+
+
+def _score_words(name: str) -> str:
+    """The same in a sentence, without the unit."""
+    return metric_name(name).partition(",")[0]
+
+
+def model_words(ending: Ending, metric: str) -> str:
+    """What a run and its card say of the weights that a model has.
+
+    Args:
+        ending: of its training.
+        metric: what the score is called that chose them.
+    """
+    average = "" if ending.ema_decay is None else f"moving average (decay {ending.ema_decay:g}) of the "
+    if ending.averaged:
+        *others, last = (f"{step:,}" for step in ending.averaged)
+        steps = f"steps {', '.join(others)} and {last}" if others else f"step {last}"
+        return f"the mean of the {average}weights of {steps}"
+    if ending.step is None:
+        return f"the {average}weights of the last step"
+    return f"the {average}weights of step {ending.step:,}, chosen by {metric} on the validation split"
+
+
+def _ending(facts: RunFacts) -> str:
+    ending = facts.ending
+    if ending is None:
+        return ""
+    score, text = _score_words(facts.best_metric), ""
+    if ending.patience is not None:
+        text = (
+            f" Training stopped early, at step {facts.steps:,} of {ending.planned:,}: no better {score} for "
+            f"{counted(ending.patience, 'evaluation')}."
+        )
+    return f"{text} The model has {model_words(ending, score)}."
 
 
 def _data(facts: RunFacts) -> str:
@@ -303,6 +391,38 @@ def _data(facts: RunFacts) -> str:
     unit = counted_unit(count, facts.kind.unit).partition(" ")[2]
     license = f" Licence of the data: {facts.data_license}." if facts.data_license else ""
     return f"`{facts.data_name}`: {rows}{count:,} {last} {unit}.{license}"
+
+
+def _slug(data_name: str) -> str:
+    """Data that is not on the Hub in the way of the Hub's names: `data/Pairs.tsv.gz` is `pairs`."""
+    names = (re.sub(r"(\.[A-Za-z]\w*)+$", "", Path(part.strip()).name) for part in data_name.split(","))
+    return re.sub(r"[^a-z0-9_]+", "-", "-".join(names).lower()).strip("-") or "data"
+
+
+def _machine(facts: RunFacts) -> str:
+    if facts.processes == 1:
+        return hardware()
+    batches = facts.processes * facts.accumulation
+    return (
+        f"{hardware(facts.processes)}, in {facts.processes:,} processes; the recipe's batch is that of one of them: "
+        f"a step takes {facts.processes:,} x {facts.accumulation:,} = {batches:,} batches"
+    )
+
+
+def _start(facts: RunFacts) -> str:
+    """Where the weights came from at first, and those that came from nowhere."""
+    where = "" if facts.base_model else ", a checkpoint that is not from the Hub"
+    text = f" Training started from the weights of `{facts.pretrained}`{where}."
+    text += {
+        "keep": "",
+        "extend": " Its tokenizer was extended by what it lacked in this data.",
+        "train": " Its tokenizer was left aside for one trained anew on this data, and its embeddings with it.",
+    }[facts.pretrained_tokenizer]
+    modules = sorted({name.rpartition(".")[0] or name for name in facts.new_weights})
+    if modules:
+        more = f" and {len(modules) - _MOST_NAMED:,} more" if len(modules) > _MOST_NAMED else ""
+        text += f" New, and random at first: {', '.join(f'`{name}`' for name in modules[:_MOST_NAMED])}{more}."
+    return text
 
 
 def _lora(rank: int, trained: int) -> str:
@@ -339,7 +459,7 @@ def _emissions(facts: RunFacts) -> dict[str, float | str] | None:
         "source": f"codecarbon {facts.energy.version}",
         "training_type": "fine-tuning" if facts.pretrained else "pre-training",
         "geographical_location": facts.energy.country,
-        "hardware_used": hardware(),
+        "hardware_used": hardware(facts.processes),
     }
 
 

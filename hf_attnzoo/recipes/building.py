@@ -11,7 +11,6 @@ from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from transformers import (
-    EarlyStoppingCallback,
     GenerationConfig,
     PreTrainedModel,
     Seq2SeqTrainingArguments,
@@ -21,6 +20,7 @@ from transformers.integrations import TensorBoardCallback, get_reporting_integra
 
 from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler
 from ..registry import Family
+from .choosing import Patience
 from .energy import EnergyMeter
 from .optimization import ADADELTA, EPOCH_DECAY, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
@@ -294,7 +294,7 @@ def build_trainer(
         processing_class=processor,
         **task.trainer_options(processor, validation),
         callbacks=[
-            *([EarlyStoppingCallback(section.patience)] if section.patience is not None else []),
+            *([Patience(section.patience)] if section.patience is not None else []),
             *reporters(section.report_to, Path(recipe.output) / LOGS),
             *([EnergyMeter(section.energy_country)] if section.energy else []),
         ],

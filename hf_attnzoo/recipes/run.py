@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 import torch
 import transformers
+from babel import Locale
 from datasets import Dataset, IterableDataset, concatenate_datasets, disable_progress_bars
 from rich.console import Console
 from transformers import set_seed
@@ -17,6 +18,7 @@ from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from ..wording import counted, counted_unit
 from .building import build_model, build_trainer, generation_config, heed_launcher
+from .choosing import ending_of, tell_ending
 from .disk import discard
 from .energy import check_energy, energy_of
 from .lora import ADAPTER, Adapter, is_adapter
@@ -24,7 +26,7 @@ from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest, without_folders
-from .starting import starting_model, starting_point, starting_processor
+from .starting import from_hub, starting_model, starting_point, starting_processor
 from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
 from .trainer import ZooTrainer
@@ -114,7 +116,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
             if split != "train":
                 datasets[split] = task.for_evaluation(datasets[split], processor)
         if start is None:
-            model = build_model(recipe, family, task, processor)
+            model, new = build_model(recipe, family, task, processor), set()
         else:
             model, new = starting_model(start, recipe, family, task, processor, console)
     if task.generates:
@@ -129,8 +131,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     with trainer.accelerator.main_process_first():
         checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
+    ending = ending_of(recipe, trainer.state)
+    tell_ending(console, recipe, ending, trainer.state.global_step)
     if recipe.training.average_last is not None:
-        average_last(trainer, recipe.training.average_last)
+        ending = replace(ending, averaged=average_last(trainer, recipe.training.average_last))
     seconds = trainer.seconds
     if adapter is not None:
         if trainer.is_world_process_zero():
@@ -178,6 +182,13 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         pretrained=without_folders(recipe.pretrained.model),
         evaluations=evaluations(trainer.state.log_history),
         best_metric=recipe.evaluation.best_metric,
+        ending=ending,
+        processes=trainer.args.world_size,
+        accumulation=recipe.training.gradient_accumulation_steps,
+        base_model=recipe.pretrained.model if from_hub(recipe.pretrained.model) else None,
+        pretrained_tokenizer=recipe.pretrained.tokenizer,
+        new_weights=new,
+        languages=languages(recipe),
         hub_datasets=hub_datasets(recipe),
         lora=None if adapter is None else (recipe.training.lora.rank, adapter.trained),
         shots=outcome.shots,
@@ -324,6 +335,22 @@ def hub_datasets(recipe: Recipe) -> list[str]:
     return [source for source in sources if source not in built_in and not Path(source).expanduser().exists()]
 
 
+def languages(recipe: Recipe) -> list[str]:
+    """Languages of pairs of texts, source and target, where the names of their columns are codes of ISO 639-1.
+
+    Args:
+        recipe: whose `data` section says what the columns are called.
+
+    Returns:
+        Two codes; or none, where the splits disagree or a name is no such code.
+    """
+    options = [{**recipe.data.options, **getattr(recipe.data, split)} for split in SPLITS]
+    pairs = [[each.get("source_column"), each.get("target_column")] for each in options]
+    known = Locale("en").languages
+    sure = all(pair == pairs[0] for pair in pairs) and all(len(str(name)) == 2 and name in known for name in pairs[0])
+    return pairs[0] if sure else []
+
+
 def evaluations(history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """Scores of the validation split during training.
 
@@ -369,12 +396,15 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
     trainer.start_clock(state)
 
 
-def average_last(trainer: ZooTrainer, number: int) -> None:
+def average_last(trainer: ZooTrainer, number: int) -> tuple[int, ...]:
     """Give a trained model the mean of its last checkpoints.
 
     Args:
         trainer: whose training has ended.
         number: of checkpoints; a short run may have fewer.
+
+    Returns:
+        Their steps.
     """
     # The last checkpoint of a run is its end, and every one up to it is whole.
     checkpoints = checkpoints_in(Path(trainer.args.output_dir))
@@ -382,3 +412,4 @@ def average_last(trainer: ZooTrainer, number: int) -> None:
     load_average(trainer.model, [checkpoints[step] for step in steps])
     where = f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"
     say(trainer.progress_report.console, f"mean of {counted(len(steps), 'checkpoint')}, at {where}")
+    return tuple(steps)

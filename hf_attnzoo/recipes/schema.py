@@ -201,8 +201,9 @@ class TrainingSection:
             `adagrad`, `adamw_torch`, `adamw_torch_fused`, `rmsprop` and `sgd`.
         learning_rate: highest learning rate; for `noam` the factor on it, 1 in the paper.
         scheduler: name in transformers' `SchedulerType`, such as `linear`, `cosine`, `cosine_with_min_lr`,
-            `inverse_sqrt`, `constant` or `reduce_lr_on_plateau`, which goes by `evaluation.best_metric`; or `noam`
-            (Vaswani et al. 2017, equation 3); or `epoch_decay`, constant and then cut again and again.
+            `inverse_sqrt`, `constant` or `reduce_lr_on_plateau`, which goes by `evaluation.best_metric`, and by the
+            validation loss while that is the same; or `noam` (Vaswani et al. 2017, equation 3); or `epoch_decay`,
+            constant and then cut again and again.
         scheduler_options: arguments of the schedule: `min_lr` of `cosine_with_min_lr`; `factor` and `patience` of
             `reduce_lr_on_plateau`; `size` of `noam`, in place of the model's; `start_epoch`, `every` (1 epoch) and
             `factor` (0.5) of `epoch_decay`, which by itself halves the rate every epoch after `start_epoch`.
@@ -228,7 +229,8 @@ class TrainingSection:
         eval_steps: steps between evaluations, which are also checkpoints.
         eval_batch_size: pairs per batch of an evaluation.
         logging_steps: steps between reports of the loss.
-        patience: evaluations without a better score until training stops. None: never.
+        patience: evaluations without a better score, or the same one at a lower loss, until training stops. None:
+            never.
         save_total_limit: checkpoints kept beside the best one.
         average_last: the model is the mean of so many checkpoints, the last ones, rather than the best one. None: the
             best one.
@@ -294,7 +296,7 @@ class EvaluationSection:
             what answers questions `exact_match` and `f1`; of another any of `exact_match`, `sequence_error_rate`,
             `token_error_rate`, `word_error_rate`, `character_error_rate`, `phoneme_error_rate`, `token_accuracy`,
             `bleu`, `chrf`, `ter`, and `gleu` of models that correct texts.
-        best_metric: which of them chooses the best checkpoint.
+        best_metric: which of them chooses the best checkpoint; of equal ones it is that of the lowest validation loss.
         tokenize: tokens of BLEU, GLEU and the token scores: `13a`, `intl`, `zh`, `char` or `none`.
         lowercase: whether case is left out of account.
         samples: translations to print and to put into the card.

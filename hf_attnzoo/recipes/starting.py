@@ -152,6 +152,17 @@ def missing_weights(start: StartingPoint, model: PreTrainedModel) -> set[str]:
     return {name for tied in names.values() if not stored & set(tied) for name in tied}
 
 
+def from_hub(name: str | None) -> bool:
+    """Whether a checkpoint that training starts from is a repository of the Hub, and neither here nor a starter.
+
+    Args:
+        name: `pretrained.model` of a recipe.
+    """
+    if name is None or not HUB_NAME.fullmatch(name):
+        return False
+    return not Path(find_model(name)).expanduser().exists()
+
+
 def _fetched(section: PretrainedSection) -> Path:
     path = Path(find_model(section.model)).expanduser()
     if path.exists():

@@ -14,7 +14,7 @@ import torch
 from accelerate.utils.dataclasses import get_module_class_from_name
 from rich.console import Console
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
@@ -31,6 +31,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Ev
 
 from ..data import StreamedBatches, TokenBudgetBatchSampler
 from ..evaluation import generation_metrics
+from .choosing import is_better, is_tied
 from .disk import writing
 from .energy import EnergyMeter
 from .guarding import NonFiniteGuard
@@ -271,6 +272,14 @@ class ZooTrainer(Seq2SeqTrainer):
                 self._whole_model.generation_config = self.model.generation_config
             self._whole_model.to(self.args.device)
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        better = is_better(self.args, self.state, metrics)
+        # Which remembers the score, and the step only where the score itself is better.
+        super()._determine_best_metric(metrics, trial)
+        if better:
+            self.state.best_global_step = self.state.global_step
+        return better
+
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         with writing(folder):
@@ -384,6 +393,21 @@ class _Hooks(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer.start_epoch(int(state.epoch or 0))
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        scheduler = self.trainer.lr_scheduler
+        if not isinstance(scheduler, ReduceLROnPlateau) or args.metric_for_best_model not in metrics:
+            return
+        if is_tied(args, state, metrics) and is_better(args, state, metrics):
+            # It is about to count the score as one that is no better: that makes none.
+            scheduler.num_bad_epochs = -1
 
 
 def decode_rows(

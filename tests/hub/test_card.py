@@ -8,7 +8,7 @@ import yaml
 from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from hf_attnzoo.hub import CardTexts, EnergyEstimate, RunFacts, model_card
+from hf_attnzoo.hub import CardTexts, Ending, EnergyEstimate, RunFacts, model_card
 from hf_attnzoo.hub.card import hardware
 
 PAIRS = CardTexts(
@@ -161,14 +161,58 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends(saved):
 
 def test_the_validation_split_during_training(saved):
     scores = [{"step": step, "bleu": 2.0 * step, "loss": 1 / step, "exact_match": 0.5} for step in range(10, 310, 10)]
-    text = saved(evaluations=scores, best_metric="exact_match").read_text()
+    ending = Ending(step=170, planned=300)
+    text = saved(steps=300, evaluations=scores, best_metric="exact_match", ending=ending).read_text()
     assert "![Loss and score by step](curve.png)" in text
-    after = text.split("On the validation split: exact match chose the checkpoint.")[1]
+    after = text.split("On the validation split: exact match chose the checkpoint in bold, of equal ones the loss.")[1]
     rows = table(after, "step")
     assert after.splitlines()[2] == "| step | loss | exact match | BLEU |"
     assert rows[0] == ["10", "0.1000", "0.5000", "20.0000"]
     assert rows[-1] == ["300", "0.0033", "0.5000", "600.0000"]
-    assert len(rows) <= 13
+    # Every third, the last, and the chosen one in its place among them
+    assert [row[0] for row in rows] == [
+        *map(str, range(10, 170, 30)),
+        "**170**",
+        *map(str, range(190, 300, 30)),
+        "300",
+    ]
+    assert rows[6] == ["**170**", "**0.0059**", "**0.5000**", "**340.0000**"]
+    # One that is shown anyway is shown once; where the model is no single checkpoint, none is marked.
+    for step, marked in ((10, 1), (None, 0)):
+        text = saved(evaluations=scores, best_metric="bleu", ending=Ending(step=step, planned=300)).read_text()
+        rows = table(text.split("On the validation split:")[1], "step")
+        assert (len(rows), sum(row[0].startswith("**") for row in rows)) == (11, marked)
+        assert ("chose the checkpoint" in text) == bool(marked)
+
+
+@pytest.mark.parametrize(
+    ("ending", "told"),
+    [
+        (Ending(1000, 1800), "The model has the weights of step 1,000, chosen by BLEU on the validation split."),
+        (
+            Ending(1000, 5000, patience=2),
+            "Training stopped early, at step 1,800 of 5,000: no better BLEU for 2 evaluations. The model has the "
+            "weights of step 1,000, chosen",
+        ),
+        (Ending(None, 1800), "The model has the weights of the last step."),
+        (
+            Ending(1000, 1800, ema_decay=0.999),
+            "The model has the moving average (decay 0.999) of the weights of step 1,000, chosen by BLEU",
+        ),
+        (
+            Ending(None, 1800, averaged=(1000, 1400, 1800)),
+            "The model has the mean of the weights of steps 1,000, 1,400 and 1,800.",
+        ),
+        (
+            Ending(None, 9, averaged=(9,), ema_decay=0.9),
+            "mean of the moving average (decay 0.9) of the weights of step 9.",
+        ),
+    ],
+)
+def test_which_weights_the_model_has(saved, ending, told):
+    text = saved(best_metric="bleu", ending=ending).read_text()
+    assert told in text
+    assert ("stopped early" in text) == (ending.patience is not None)
 
 
 def test_what_the_hub_can_not_take_is_no_metadata(saved):
@@ -176,6 +220,59 @@ def test_what_the_hub_can_not_take_is_no_metadata(saved):
     assert "model-index" not in metadata
     assert metadata_load(saved(attends=False))["tags"] == ["hf-attnzoo", "seq2seq"]
     assert metadata_load(saved(hub_datasets=["bentrevett/multi30k"]))["datasets"] == ["bentrevett/multi30k"]
+
+
+def test_several_processes_and_their_devices(saved, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "Some GPU")
+    # Of eight devices that are seen two are used.
+    told = "in 2 processes; the recipe's batch is that of one of them: a step takes"
+    text = saved(processes=2, accumulation=3).read_text()
+    assert f"included, on 2 x Some GPU, {told} 2 x 3 = 6 batches. 345,678 parameters;" in text
+    text = saved(accumulation=3).read_text()
+    assert "included, on 8 x Some GPU. 345,678 parameters;" in text
+    assert "process" not in text
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert f"on {hardware()}, {told} 2 x 1 = 2 batches." in saved(processes=2).read_text()
+
+
+def test_where_the_weights_came_from(saved):
+    path = saved(pretrained="some/model", base_model="some/model", languages=["no", "en"])
+    metadata = metadata_load(path)
+    assert metadata["base_model"] == "some/model"
+    # Norwegian, which YAML would take for a denial
+    assert metadata["language"] == ["no", "en"]
+    assert (ModelCard.load(path).data.base_model, ModelCard.load(path).data.language) == ("some/model", ["no", "en"])
+    assert "Training started from the weights of `some/model`.\n" in path.read_text()
+    new = ["lm_head.weight", "model.embed_tokens.weight", "lm_head.bias"]
+    path = saved(pretrained="gpt2", pretrained_tokenizer="train", new_weights=new)
+    assert not {"base_model", "language"} & metadata_load(path).keys()
+    assert (
+        "Training started from the weights of `gpt2`, a checkpoint that is not from the Hub. Its tokenizer was left "
+        "aside for one trained anew on this data, and its embeddings with it. New, and random at first: `lm_head`, "
+        "`model.embed_tokens`.\n"
+    ) in path.read_text()
+    many = {f"layers.{number}.weight" for number in range(10)}
+    text = saved(pretrained="a/b", pretrained_tokenizer="extend", new_weights=many).read_text()
+    assert "Its tokenizer was extended by what it lacked in this data. New, and random at first: `layers.0`, " in text
+    assert "`layers.7` and 2 more.\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "hub", "dataset"),
+    [
+        ("pairs.tsv", [], "pairs"),
+        ("bentrevett/multi30k", ["bentrevett/multi30k"], "bentrevett/multi30k"),
+        ("data/emoji/", [], "emoji"),
+        ("My Pairs v1.2.jsonl.gz, in_context", [], "my-pairs-v1-2-in_context"),
+        ("文.tsv", [], "data"),
+    ],
+)
+def test_the_type_of_a_dataset_is_like_an_id_of_the_hub(saved, name, hub, dataset):
+    metadata = metadata_load(saved(data_name=name, hub_datasets=hub))
+    assert [each["dataset"]["type"] for each in metadata["model-index"][0]["results"]] == [dataset]
+    assert [each["dataset"]["name"] for each in metadata["model-index"][0]["results"]] == [name]
 
 
 PARTS = {"memory, an assumed 20 W": 0.00004, "processor, measured by RAPL": 0.0012345}

@@ -114,6 +114,32 @@ def test_a_plateau_is_one_of_the_metric(trainer_for, metric, scores):
     assert logged == pytest.approx([0.5, 0.5, 0.5, 0.05])
 
 
+def test_equal_scores_are_no_plateau_while_the_loss_falls(trainer_for, monkeypatch):
+    trainer = trainer_for(
+        training__scheduler="reduce_lr_on_plateau",
+        training__scheduler_options={"factor": 0.1, "patience": 0},
+        training__warmup_steps=None,
+        training__eval_steps=1,
+        training__max_steps=4,
+        training__learning_rate=0.5,
+        evaluation__metrics=["bleu"],
+        evaluation__best_metric="bleu",
+    )
+    trainer.compute_metrics = lambda prediction: {"bleu": 0.0}
+    losses, loop = iter([3.0, 2.0, 2.5, 1.0]), trainer.evaluation_loop
+
+    def evaluation_loop(*args, **kwargs):
+        output = loop(*args, **kwargs)
+        output.metrics["eval_loss"] = next(losses)
+        return output
+
+    monkeypatch.setattr(trainer, "evaluation_loop", evaluation_loop)
+    trainer.train()
+    logged = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
+    # The third loss is above the second.
+    assert logged == pytest.approx([0.5, 0.5, 0.5, 0.05])
+
+
 def test_adadelta_is_that_of_the_paper(trainer_for):
     trainer = trainer_for(training__optimizer="adadelta", training__learning_rate=1.0)
     trainer.create_optimizer()

@@ -62,6 +62,18 @@ class World:
 
         self.patch.setattr("hf_attnzoo.recipes.trainer.generation_metrics", score)
 
+    def validation_losses(self, values):
+        """The same of its loss."""
+        values, loop = iter(values), ZooTrainer.evaluation_loop
+
+        def evaluation_loop(*args, **kwargs):
+            output = loop(*args, **kwargs)
+            if "eval_loss" in output.metrics:
+                output.metrics["eval_loss"] = next(values)
+            return output
+
+        self.patch.setattr(ZooTrainer, "evaluation_loop", evaluation_loop)
+
     def run(self, name="run", kill_at=None, **changes):
         self.kill_at = kill_at
         recipe = build_recipe(self.recipe_content(self.folder / name, **{**DATA, **changes}))
@@ -216,6 +228,23 @@ def test_patience_goes_on_where_it_was(world):
     assert json.loads((result.model / "metrics.json").read_text())["steps"] == 6
 
 
+def test_the_best_loss_of_equal_scores_is_remembered(world):
+    stopping = {"training__max_steps": 20, "training__patience": 2}
+    world.scores(itertools.repeat(0.0))
+    # Best at step 2, worse at 4; killed; at 6 better than the last one, but not than the best: enough.
+    world.validation_losses([2.0, 3.0, 2.5] * 2)
+    whole = world.run("whole", **stopping)
+    best = world.folder / "run" / "checkpoints" / "checkpoint-2" / "model.safetensors"
+    world.kill(6, **stopping)
+    best = load_file(best)
+    world.steps = 0
+    again = world.run(**stopping)
+    assert world.steps == 2
+    assert json.loads((again.model / "metrics.json").read_text())["steps"] == 6
+    assert_same(whole, again)
+    assert all(best[name].equal(tensor) for name, tensor in weights(again).items())
+
+
 def test_a_run_that_patience_had_ended_does_not_go_on(world):
     stopping = {"training__max_steps": 20, "training__patience": 1}
     world.scores([0.9, 0.5])
@@ -225,6 +254,9 @@ def test_a_run_that_patience_had_ended_does_not_go_on(world):
     result = world.run(**stopping)
     assert world.steps == 0
     assert all(best[name].equal(tensor) for name, tensor in weights(result).items())
+    card = (result.model / "README.md").read_text()
+    assert "stopped early, at step 4 of 20: no better token accuracy for 1 evaluation." in card
+    assert "The model has the weights of step 2, chosen by" in card
 
 
 def test_a_run_that_has_ended_starts_afresh(world):

@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 from hf_attnzoo.data import load_source
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
-from hf_attnzoo.recipes.run import data_name, load_splits
+from hf_attnzoo.recipes.run import data_name, languages, load_splits
 from hf_attnzoo.recipes.saving import check_reload
 from hf_attnzoo.recipes.scoring import score
 from hf_attnzoo.recipes.tasks import make_task
@@ -194,7 +194,7 @@ def test_validation_is_against_the_texts_and_not_what_is_left_of_them(run, tmp_p
 
 
 def test_early_stopping(run, monkeypatch):
-    scores = iter([0.5, 0.7, 0.6, 0.7, 0.1])
+    scores = iter([0.5, 0.7, 0.6, 0.65, 0.1])
     monkeypatch.setattr(
         "hf_attnzoo.recipes.trainer.generation_metrics",
         lambda *args, **kwargs: {"token_accuracy": next(scores), "token_accuracy_signature": ""},
@@ -203,6 +203,13 @@ def test_early_stopping(run, monkeypatch):
     # Steps 2 and 4 are better than what was before them, 6 and 8 are not.
     assert json.loads((result.model / "metrics.json").read_text())["steps"] == 8
     assert "8 steps in" in printed
+    lines = printed.splitlines()
+    assert "stopped at step 8 of 50: no better token_accuracy for 2 evaluations" in lines
+    assert "the model has the weights of step 4, chosen by token_accuracy on the validation split" in lines
+    card = (result.model / "README.md").read_text()
+    assert "Training stopped early, at step 8 of 50: no better token accuracy for 2 evaluations." in card
+    assert "The model has the weights of step 4, chosen by token accuracy on the validation split." in card
+    assert "\n| **4** |" in card
 
 
 @pytest.mark.parametrize(("steps", "evaluations"), [(5, [2, 4, 5]), (1, [1])])
@@ -315,6 +322,23 @@ def test_splits_may_come_from_several_sources(run):
 
 def test_the_data_is_named_once_where_all_splits_share_it(recipe_content, tmp_path):
     assert data_name(build_recipe(recipe_content(tmp_path))) == "reverse"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"options": {"source_column": "de", "target_column": "en"}}, ["de", "en"]),
+        # Names of columns that are none of languages, numbers, one of the two alone, and splits that differ
+        ({"options": {"source_column": "deutsch", "target_column": "en"}}, []),
+        ({"options": {"source_column": "de", "target_column": "zz"}}, []),
+        ({"options": {"source_column": 10, "target_column": 11}}, []),
+        ({"options": {"source_column": "de"}}, []),
+        ({"options": {"source_column": "de", "target_column": "en"}, "test": {"target_column": "fr"}}, []),
+        ({}, []),
+    ],
+)
+def test_languages_are_told_where_the_recipe_has_their_codes(recipe_content, tmp_path, data, expected):
+    assert languages(build_recipe(recipe_content(tmp_path, data=data))) == expected
 
 
 def test_the_recipe_in_the_card_makes_the_run_again(tiny_run, tmp_path, capsys):

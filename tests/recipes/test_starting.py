@@ -191,7 +191,8 @@ def test_a_run_from_end_to_end(tmp_path):
     assert AutoConfig.from_pretrained(result.model).model_type == "attnzoo_gpt"
     assert len(AutoTokenizer.from_pretrained(result.model)) == 6
     card = (result.model / "README.md").read_text()
-    assert "Training started from the weights of `gpt2`." in card
+    assert "Training started from the weights of `gpt2`, a checkpoint that is not from the Hub." in card
+    assert "base_model" not in card
     # Nothing was learnt, so the weights are those of the checkpoint.
     theirs = load_file(tmp_path / "gpt2" / "model.safetensors")["transformer.wte.weight"]
     assert load_file(result.model / "model.safetensors")["model.embed_tokens.weight"].equal(theirs)
@@ -225,6 +226,13 @@ def test_what_is_new_and_what_is_left_is_told(tmp_path, capsys):
     assert f"tokenizer: that of {tmp_path}" in printed
     assert re.search(r"weights: \d+ of \d+ tensors are those of ", printed)
     assert "new: model.stack.layers.1." in printed
+
+
+def test_what_is_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "someone" / "here").mkdir(parents=True)
+    names = ("someone/a-model", "gpt2", "someone/here", str(tmp_path / "x"), "dates-rnnsearch", "a/b/c", None)
+    assert [starting_module.from_hub(name) for name in names] == [True, True, False, False, False, False, False]
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_row_losses_by_hand():
 
 def test_a_lower_score_is_a_better_one(text, tmp_path, monkeypatch):
     # Rehearsed by nothing: the first is of step 2
-    scores = iter([3.0, 2.0, 2.5, 2.0])
+    scores = iter([3.0, 2.0, 2.5, 2.1])
     monkeypatch.setattr(TextLikelihood, "score", lambda *args: next(scores))
     changes = {"training__max_steps": 50, "training__patience": 2, "evaluation__metrics": ["cross_entropy"]}
     result = run_recipe(recipe(text, tmp_path / "run", **changes), Console(quiet=True))

@@ -114,6 +114,28 @@ def test_the_best_checkpoint_is_the_lowest_error_or_the_highest_score(trainer_fo
     assert all(saved[name].equal(tensor) for name, tensor in trainer.model.state_dict().items())
 
 
+def test_of_equal_scores_the_lower_loss_is_the_better_one(trainer_for, monkeypatch):
+    rows = load_source("reverse", "test", size=5, min_length=1, max_length=4, symbols=5)
+    # Steps 2 to 14: the score rises at 4; of those as good 8 has the lowest loss, and the three after it no lower one.
+    scores, losses = iter([0, 1, 1, 1, 1, 0, 1]), iter([9.0, 5.0, 6.0, 4.0, 4.0, 3.0, float("nan")])
+    metrics = {"evaluation__metrics": ["token_accuracy"], "evaluation__best_metric": "token_accuracy"}
+    trainer = trainer_for(rows, training__max_steps=50, training__patience=3, training__eval_steps=2, **metrics)
+    trainer.compute_metrics = lambda prediction: {"token_accuracy": next(scores)}
+    loop = type(trainer).evaluation_loop
+
+    def evaluation_loop(trainer, *args, **kwargs):
+        output = loop(trainer, *args, **kwargs)
+        output.metrics["eval_loss"] = next(losses)
+        return output
+
+    monkeypatch.setattr(type(trainer), "evaluation_loop", evaluation_loop)
+    trainer.train()
+    assert trainer.state.global_step == 14
+    assert Path(trainer.state.best_model_checkpoint).name == "checkpoint-8"
+    saved = load_file(Path(trainer.args.output_dir) / "checkpoint-8" / "model.safetensors")
+    assert all(saved[name].equal(tensor) for name, tensor in trainer.model.state_dict().items())
+
+
 def test_scores_during_training_are_of_the_texts():
     # Ids of a made-up tokenizer: 1 is padding.
     class Letters:
@@ -198,6 +220,9 @@ def test_two_processes_do_what_one_does_with_twice_the_batches(recipe_content, t
         torch.testing.assert_close(weights[two][name], tensor, rtol=1e-4, atol=1e-6)
     # So close is nothing else.
     assert max(float((weights[half.model][name] - tensor).abs().max()) for name, tensor in weights[two].items()) > 1e-2
+    card = (two / "README.md").read_text()
+    assert "in 2 processes; the recipe's batch is that of one of them: a step takes 2 x 1 = 2 batches." in card
+    assert "processes" not in (one.model / "README.md").read_text()
     scores = json.loads((two / "metrics.json").read_text())
     assert scores["metrics"] == one.metrics
     assert scores["steps"] == 3
