@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from .base import BatchOption, BeamsOption, LengthOption, app, given_options, key_value, plain_errors, read_lines
+from .base import (
+    BatchOption,
+    BeamsOption,
+    LengthOption,
+    TruncateOption,
+    app,
+    given_options,
+    key_value,
+    plain_errors,
+    read_lines,
+)
 from .loading import check_task, load_pipeline, named
 
 
@@ -50,6 +60,7 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs, one a line.")] = None,
     beams: BeamsOption = None,
     max_new_tokens: LengthOption = None,
+    truncate: TruncateOption = False,
     generate: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Other settings of generate(): length_penalty=0.6.")
     ] = None,
@@ -81,6 +92,8 @@ def evaluate(
             raise ValueError(f"--masking {masking[0]} is for masked language models")
         if block_size is not None and task not in ("causal-lm", "masked-lm"):
             raise ValueError(f"--block-size {block_size} is for language models")
+        if truncate and task != "seq2seq":
+            raise ValueError("--truncate is for models that translate")
         if task in _JUDGED or task == "masked-lm":
             guessing = task == "masked-lm"
             _only_for_texts(
@@ -116,7 +129,7 @@ def evaluate(
             )
             report, tables = _foreseen(model, data, arguments, names, block_size, batch_size, seed)
         else:
-            generation = given_options(num_beams=beams, max_new_tokens=max_new_tokens)
+            generation = given_options(num_beams=beams, max_new_tokens=max_new_tokens, truncation=truncate or None)
             generation |= {key: read_yaml(value, key) for key, value in map(key_value, generate or [])}
             report, tables = _written(
                 systems,
