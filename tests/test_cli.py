@@ -5,6 +5,7 @@ import json
 import os
 import runpy
 import shlex
+import shutil
 import sys
 import weakref
 from pathlib import Path
@@ -303,7 +304,30 @@ def test_the_script_is_the_same_door(recipe_content, tmp_path, monkeypatch, caps
         (["evaluate", "MODEL", "reverse", *ROWS, "--measure", "bleu"], "give --bins or --picture too"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--picture", "map.gif"], ".png, .svg, .pdf"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--worst-by", "bleu"], "worst_by is 'bleu'"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "-o", "captioner"], "output=captioner is a folder: name a file in"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "-o", "three.txt/a"], "output=three.txt/a can't be made, since"),
+        (["evaluate", "MODEL", "reverse", *ROWS, "--picture", "three.txt/a.png"], "three.txt/a.png can't be made,"),
+        (["attend", "MODEL", "a", "-o", "captioner"], "output=captioner is a folder: name a file in it"),
+        (["attend", "MODEL", "a", "-o", "three.txt/a.png"], "output=three.txt/a.png can't be made, since"),
+        (["card", "MODEL", "three.txt/a"], "target=three.txt/a can't be made, since"),
+        (["translate", "three.txt", "a"], "three.txt: a file, and a model is a folder"),
+        (["translate", "STRANGE", "a"], "strange: Validation error for field 'hidden_size'"),
+        (["attend", "BROKEN", "a", "-o", "a.png"], "broken: Error while deserializing header"),
+        (["translate", "WORDLESS", "a"], "wordless: "),
+        (["average", "BROKEN", "-o", "mean"], "broken/model.safetensors: not a whole file of safetensors"),
+        (["average", "STRANGE", "-o", "mean"], "strange: no model.safetensors, so no checkpoint"),
+        (["convert", "noise.safetensors", "mine"], "noise.safetensors can't be read as tensors"),
+        (["train", "quickstart", "--dry-run", "--accelerate", "noise.yaml"], "noise.yaml:1: not valid UTF-8"),
+        (["train", "noise.yaml"], "noise.yaml:1: not valid UTF-8"),
+        (["train", "parallel-text", "data.source=odd", "output=run"], "odd: nothing that can be read as data"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--generate", "num_beans=2"], "num_beans"),
+        (
+            ["evaluate", "MODEL", "reverse", *ROWS, "--generate", "num_beams=a"],
+            "--generate num_beams='a' is of a wrong",
+        ),
+        (["attend", "MODEL", "a", "-o", "a.png", "--layer", "9"], "layer is 9; the model has 1 layer, 0 to 0"),
+        (["train", "quickstart", "seed=-1"], "seed=-1 must be at least 0"),
+        (["train", "quickstart", "seed=4294967296", "--dry-run"], "seed=4294967296 must be below 4294967296"),
         (["evaluate", "MODEL", "reverse", *ROWS, "streaming=true"], "streaming"),
         (["evaluate", "CAPTIONER", "shapes", *ROWS, "--bins", "5"], "pictures have no length"),
         (["evaluate", "CAPTIONER", "shapes", *ROWS, "--metrics", "gleu"], "sources is None"),
@@ -326,7 +350,16 @@ def test_what_a_person_got_wrong_is_one_line(call, folder, tmp_path, monkeypatch
     ShowAttendTellConfig().save_pretrained("captioner")
     RNNLMConfig().save_pretrained("writer")
     Path("three.txt").write_text("a\nb\nc\n")
+    for name in ("noise.safetensors", "noise.yaml"):
+        Path(name).write_bytes(b"\xff" * 99)
+    for name in ("strange", "broken", "wordless", "odd"):
+        shutil.copytree(folder, name)
+    Path("strange", "config.json").write_text('{"model_type": "attnzoo_rnnsearch", "hidden_size": "large"}')
+    Path("strange", "model.safetensors").unlink()
+    Path("broken", "model.safetensors").write_bytes(b"noise" * 20)
+    Path("wordless", "tokenizer.json").write_text("{")
     folders = {"MODEL": folder, "CAPTIONER": "captioner", "WRITER": "writer"}
+    folders |= {name.upper(): name for name in ("strange", "broken", "wordless")}
     arguments = [folders.get(argument, argument) for argument in arguments]
     assert message in call(*arguments, fails=True)
 

@@ -203,7 +203,7 @@ def test_masked_words(place, call):
         ),
         (["one/SequenceClassification", "classes.jsonl", "colum=a"], "has no option 'colum'"),
         (["one/SequenceClassification", "classes.jsonl", "--masking", "unit=word"], "is for masked language models"),
-        (["one/SequenceClassification", "classes.jsonl", "--against", "text.txt"], "there are 1 lines, and 24 rows"),
+        (["one/SequenceClassification", "classes.jsonl", "--against", "text.txt"], "found 1 line and 24 rows of data"),
         (["one/SequenceClassification", "classes.jsonl", "--against", "one/MaskedLM"], "for different things"),
         (["one/TokenClassification", "tagged.jsonl", "--picture", "a.png"], "--picture is for models that write"),
         (["one/TokenClassification", "tagged.jsonl", "--block-size", "9"], "--block-size 9 is for language models"),

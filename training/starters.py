@@ -22,7 +22,9 @@ from huggingface_hub import ModelCard
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from hf_attnzoo.cli.base import plain_errors
 from hf_attnzoo.evaluation import plot_in_context
+from hf_attnzoo.folders import check_new_folder
 from hf_attnzoo.hub import STARTERS, Starter, check_card, read_checkpoint
 from hf_attnzoo.hub.card import (
     CODE_NOTE,
@@ -113,8 +115,8 @@ def make_starter(run: Path, starter: Starter, target: Path, console: Console) ->
     Raises:
         ValueError: `target` is another folder and holds something; or the model is none that can be a starter.
     """
-    if target != starter.folder and target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"output={target} holds something: name a new folder")
+    if target != starter.folder:
+        check_new_folder(target, "output", run)
     recipe = check_recipe(recipe_of(run / CARD), starter)
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".starter", dir=target.parent) as scratch:
@@ -209,19 +211,26 @@ def note(starter: Starter) -> str:
 
 def main(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(STARTERS)}.")],
-    run: Annotated[Path | None, typer.Option(help="Output of a run that has ended, rather than to train one.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder to write. Default: the package's own.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Output of a run that has ended. Default: train one.")] = None,
+    output: Annotated[Path | None, typer.Option(help="New folder to write. Default: the package's own.")] = None,
 ) -> None:
-    """Train a model that comes with the package, if need be, and write its folder."""
+    """Train a model that comes with the package, if need be, and write its folder.
+
+    The weights are rounded to 16 bits, and its card and scores are of these.
+    """
     if name not in STARTERS:
         raise typer.BadParameter(f"{name!r} is none of {', '.join(STARTERS)}")
     starter, console = STARTERS[name], Console()
-    if run is None:
-        recipe = load_recipe(find_recipe(starter.recipe), starter.settings)
-        run_recipe(recipe, console)
-        run = Path(recipe.output)
-    torch.manual_seed(0)
-    make_starter(run / "model", starter, output or starter.folder, console)
+    with plain_errors("starters.py"):
+        if output is not None:
+            # Before anything is trained
+            check_new_folder(output, "output", None if run is None else run / "model")
+        if run is None:
+            recipe = load_recipe(find_recipe(starter.recipe), starter.settings)
+            run_recipe(recipe, console)
+            run = Path(recipe.output)
+        torch.manual_seed(0)
+        make_starter(run / "model", starter, output or starter.folder, console)
 
 
 if __name__ == "__main__":

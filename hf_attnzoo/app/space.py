@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import yaml
 from huggingface_hub import ModelCard, SpaceCardData
 
 from .. import __version__
+from ..folders import check_new_folder, new_folder
 from ..hub import find_model
 from .cards import find_card
 from .demo import Demo
@@ -73,25 +73,12 @@ def export_space(demo: Demo, model: str | PathLike, target: str | PathLike) -> P
     """
     gradio = import_gradio()
     target, folder = Path(target), Path(find_model(model))
-    if not target.name:
-        raise ValueError(f"target={target} has no name of its own: name a new folder")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"target={target} holds something: name a new folder")
     local = folder.is_dir()
+    check_new_folder(target, "target", folder if local else None)
     if local and not any(folder.glob("*.safetensors")):
         raise FileNotFoundError(f"{folder}: no weights in safetensors, and a pickle goes nowhere")
-    if local and target.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"target={target} lies in the folder of the model, {folder}: name another place")
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
+    with new_folder(target, "target") as scratch:
         _write(scratch, demo, str(folder) if local else str(model), local, gradio.__version__)
-        if target.exists():
-            target.rmdir()
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 

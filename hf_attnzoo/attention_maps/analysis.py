@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..wording import counted
+
 Span = tuple[int, int]
 
 
@@ -55,11 +57,11 @@ def choose(layers: Sequence[np.ndarray], layer: int | None, head: int | None) ->
         ValueError: a number is out of range.
     """
     if layer is not None and not -len(layers) <= layer < len(layers):
-        raise ValueError(f"layer is {layer}; the model has {len(layers)} layers, 0 to {len(layers) - 1}")
+        raise ValueError(f"layer is {layer}; the model has {counted(len(layers), 'layer')}, 0 to {len(layers) - 1}")
     chosen = layers if layer is None else [layers[layer]]
     heads = min(len(weights) for weights in chosen)
     if head is not None and not -heads <= head < heads:
-        raise ValueError(f"head is {head}; the layer has {heads} heads, 0 to {heads - 1}")
+        raise ValueError(f"head is {head}; the layer has {counted(heads, 'head')}, 0 to {heads - 1}")
     return np.mean([weights.mean(0) if head is None else weights[head] for weights in chosen], axis=0)
 
 

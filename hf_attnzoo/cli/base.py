@@ -10,14 +10,20 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
+# What generators of random numbers take
+MOST_SEED = 2**32 - 1
+
 ModelArgument = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="Folder of a saved model, one of `attnzoo starters`, or a name on the Hub."),
 ]
 BeamsOption = Annotated[
-    int | None, typer.Option("--beams", "-b", min=1, help="Hypotheses of beam search; 1 is greedy.")
+    int | None,
+    typer.Option("--beams", "-b", min=1, help="Hypotheses of beam search; 1 is greedy. Default: the model's own."),
 ]
-LengthOption = Annotated[int | None, typer.Option("--max-new-tokens", min=1, help="Longest output, in tokens.")]
+LengthOption = Annotated[
+    int | None, typer.Option("--max-new-tokens", min=1, help="Longest output, in tokens. Default: the model's.")
+]
 NBestOption = Annotated[int, typer.Option("--n-best", "-n", min=1, help="Outputs for each input, best first.")]
 ScoresOption = Annotated[bool, typer.Option("--scores", help="Print log-probabilities before the outputs.")]
 TruncateOption = Annotated[
@@ -35,15 +41,19 @@ def main() -> None:
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """What a person has got wrong is told in a line, without a traceback."""
+def plain_errors(program: str = "attnzoo") -> Iterator[None]:
+    """What a person has got wrong is told in a line, without a traceback.
+
+    Args:
+        program: whose name the line begins with.
+    """
     try:
         yield
     except BrokenPipeError:
         raise
     # The package that an import lacks is an optional one, such as timm for a backbone
     except (ValueError, OSError, ImportError) as error:
-        typer.echo(f"attnzoo: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"{program}: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error
 
 

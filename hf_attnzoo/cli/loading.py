@@ -84,7 +84,9 @@ def find_family(model: str) -> Any:
 
 @contextmanager
 def named(model: str) -> Iterator[str]:
-    """What to load quietly, a folder or a name on the Hub; a model that can't be had is named."""
+    """What to load quietly, a folder or a name on the Hub; a model that can't be had, or read, is named."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
     from transformers.utils import logging
 
     from ..hub import find_model
@@ -93,8 +95,15 @@ def named(model: str) -> Iterator[str]:
     place = find_model(model)
     if not Path(place).exists() and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
         raise FileNotFoundError(f"{model}: no such folder")
+    if Path(place).is_file():
+        raise ValueError(f"{model}: a file, and a model is a folder")
     try:
         yield place
+    except (ValueError, StrictDataclassError, SafetensorError) as error:
+        # Of a file of the model's that isn't what it should be, and goes unnamed
+        if isinstance(error, ValueError) and model in str(error):
+            raise
+        raise ValueError(f"{model}: {error}") from error
     except OSError as error:
         if Path(place).is_dir():
             raise

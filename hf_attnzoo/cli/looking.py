@@ -1,5 +1,6 @@
 """Commands that show where a model looks: attend, app."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,8 @@ def attend(
         str | None, typer.Option("--target", "-t", help="Show the attention while this is written.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="cross, or the self-attention of the encoder or the decoder.")
+        str | None,
+        typer.Option(help="cross; or encoder or decoder, for self-attention. Default: the first that the model has."),
     ] = None,
     layer: Annotated[
         int | None, typer.Option(help="Layer, from 0, or from -1 backwards. The last one, or all with --heads.")
@@ -39,8 +41,10 @@ def attend(
 ) -> None:
     """Draw where a model looks while it reads a text, translates it, or says what a picture shows."""
     from ..attention_maps import AttentionMap, attention_map
+    from ..folders import check_new_file
 
     with plain_errors():
+        check_new_file(output, "output")
         loaded, processor = load_model(model)
         options = given_options(num_beams=beams, max_new_tokens=max_new_tokens)
         where = {"layer": -1 if layer is None else layer, "head": head}
@@ -95,5 +99,6 @@ def open_page(
             serve(demo, host or "127.0.0.1", port, share)
             return
         export_space(demo, place, export)
-    typer.echo(f"{export}: a Space. Try it: python {export / 'app.py'}; bring it to the Hub:")
-    typer.echo(f"hf repos create USER/NAME --type space --sdk gradio; hf upload USER/NAME {export} --type space")
+    typer.echo(f"{export}: a Space. Try it: {shlex.join(['python', str(export / 'app.py')])}; bring it to the Hub:")
+    upload = shlex.join(["hf", "upload", "USER/NAME", str(export), "--type", "space"])
+    typer.echo(f"hf repos create USER/NAME --type space --sdk gradio; {upload}")

@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ..folders import check_new_file
+from ..wording import counted, counted_unit
 from .base import (
+    MOST_SEED,
     BatchOption,
     BeamsOption,
     LengthOption,
@@ -71,7 +74,7 @@ def evaluate(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of a masked language model: unit=word, ...")
     ] = None,
     batch_size: BatchOption = 32,
-    seed: Annotated[int, typer.Option(help="Of what intervals and tests draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of what intervals and tests draw.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score what a model writes for a dataset, translations or captions, or how well it foresees a text.
@@ -109,6 +112,9 @@ def evaluate(
                 lowercase=lowercase or None,
                 tokenize=tokenize if tokenize != "13a" else None,
             )
+        for option, file in (("output", output), ("picture", picture)):
+            if file is not None:
+                check_new_file(file, option)
         if task == "masked-lm":
             chosen = {key: read_yaml(value, key) for key, value in map(key_value, masking or [])}
             report, tables = _guessed(systems, data, arguments, names, block_size, chosen, batch_size, seed)
@@ -266,7 +272,7 @@ def _written(
         reports = [report, report["against"]] if len(systems) > 1 else [report]
         lines = {label: length_bins(one) for label, one in zip(labels, reports, strict=True)}
         plot_by_length(lines, picture, measure=measure, counts=True)
-    title = f"{len(rows):,} {'pictures' if pictures else 'pairs'} of {data}"
+    title = f"{counted(len(rows), 'picture' if pictures else 'pair')} of {data}"
     return report, report_tables(report, names, labels, title, measure)
 
 
@@ -302,7 +308,7 @@ def _foreseen(
         interval = score_interval(likelihood.statistics(name), seed=seed)
         if interval is not None:
             report["intervals"][name] = list(interval)
-    return report, report_tables(report, names, [model], f"{tokens:,} tokens of {data}")
+    return report, report_tables(report, names, [model], f"{counted(tokens, 'token')} of {data}")
 
 
 def _judged(
@@ -353,7 +359,7 @@ def _judged(
         plot_confusion(
             report["confusion"]["classes"], report["confusion"]["counts"], picture, title=_labels(systems)[0]
         )
-    return report, report_tables(report, names, _labels(systems), f"{len(rows):,} {judged.unit} of {data}")
+    return report, report_tables(report, names, _labels(systems), f"{counted_unit(len(rows), judged.unit)} of {data}")
 
 
 def _guessed(
@@ -402,7 +408,7 @@ def _guessed(
         signature = f"{settings}|block:{block_size}|tokens:{tokens}"
         parts.append({name: masked_statistics(name, sums, signature) for name in names})
     report = {"tokens": tokens} | parts_report(*parts, seed=seed)
-    return report, report_tables(report, names, _labels(systems), f"{tokens:,} masked tokens of {data}")
+    return report, report_tables(report, names, _labels(systems), f"{counted(tokens, 'masked token')} of {data}")
 
 
 def _outputs(system: str, task: str, rows: Any, generation: dict[str, Any], batch_size: int) -> list[str]:
@@ -410,13 +416,20 @@ def _outputs(system: str, task: str, rows: Any, generation: dict[str, Any], batc
     if Path(system).is_file():
         lines = list(read_lines(Path(system)))
         if len(lines) != len(rows):
-            raise ValueError(f"{system} has {len(lines)} lines, and the data {len(rows)} rows: an output a line")
+            found = f"{counted(len(lines), 'line')}, and the data {counted(len(rows), 'row')}"
+            raise ValueError(f"{system} has {found}: an output a line")
         return lines
     column, key = ("image", "caption") if task == "image-to-text" else ("source", "translation_text")
     # One at a time: pictures would fill the memory
     inputs = (row[column] for row in rows.select_columns([column]))
-    results = load_pipeline(system, task)(inputs, batch_size=batch_size, **generation)
-    return [outputs[0][key] for outputs in _tracked(results, system, len(rows))]
+    try:
+        results = load_pipeline(system, task)(inputs, batch_size=batch_size, **generation)
+        return [outputs[0][key] for outputs in _tracked(results, system, len(rows))]
+    except TypeError as error:
+        texts = [f"{name}={value!r}" for name, value in generation.items() if isinstance(value, str)]
+        if not texts:
+            raise
+        raise ValueError(f"--generate {texts[0]} is of a wrong type: {error}") from error
 
 
 def _tracked(results: Any, system: str, total: int) -> Any:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..wording import counted
 from .base import app, make_table, plain_errors
 
 
@@ -50,7 +51,7 @@ def average(
     logging.disable_progress_bar()
     with plain_errors():
         folder = average_checkpoints(checkpoints, output)
-    typer.echo(f"{folder}: the mean of {len(checkpoints)} checkpoints")
+    typer.echo(f"{folder}: the mean of {counted(len(checkpoints), 'checkpoint')}")
 
 
 @app.command()
@@ -108,7 +109,9 @@ def push(
         typer.echo(f"not sent: {', '.join(pushed.left_out)}")
     if pushed.deleted:
         typer.echo(f"removed there: {', '.join(pushed.deleted)}")
-    typer.echo(f"{folder}: {len(pushed.files)} files {'are in' if pushed.changed else 'were already in'} {pushed.url}")
+    one = len(pushed.files) == 1
+    lie = ("is" if one else "are") if pushed.changed else ("was" if one else "were") + " already"
+    typer.echo(f"{folder}: {counted(len(pushed.files), 'file')} {lie} in {pushed.url}")
 
 
 @app.command()

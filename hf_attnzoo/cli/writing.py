@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from ..wording import counted
 from .base import (
+    MOST_SEED,
     BatchOption,
     BeamsOption,
     LengthOption,
@@ -67,7 +69,7 @@ def backtranslate(
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw from the model's probabilities, for more various sources.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of what is drawn.")] = 0,
     beams: BeamsOption = None,
     max_new_tokens: LengthOption = None,
     truncate: TruncateOption = False,
@@ -90,7 +92,7 @@ def backtranslate(
         pairs, left_out = back_translate(
             load_pipeline(model), read_lines(file), output, tag=tag, batch_size=batch_size, **options
         )
-    typer.echo(f"{output}: {pairs:,} pairs; {left_out:,} lines left out")
+    typer.echo(f"{output}: {counted(pairs, 'pair')}; {counted(left_out, 'line')} left out")
 
 
 @app.command()
@@ -120,9 +122,12 @@ def write(
     max_new_tokens: LengthOption = None,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Draw from the model's probabilities, sharpened below 1; 0 takes the likeliest."),
+        typer.Option(
+            min=0.0,
+            help="Draw from the model's probabilities, sharpened below 1; 0: the likeliest. Default: the model's own.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of what is drawn.")] = 0,
 ) -> None:
     """Go on with a text, a token at a time, as a language model would."""
     from transformers import TextStreamer, set_seed
@@ -161,7 +166,7 @@ def few_shot(
     embed: Annotated[
         str | None, typer.Option(help="With --select nearest: tf-idf, word-overlap, or a model that embeds texts.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what --select random draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of what --select random draws.")] = 0,
     labels: Annotated[
         str | None, typer.Option(help="Answers to choose from, with commas between them. Default: the task's, if any.")
     ] = None,

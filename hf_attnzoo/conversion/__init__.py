@@ -10,6 +10,7 @@ from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
+from ..folders import check_new_folder, new_folder
 from .checkpoints import Checkpoint, Weights, build_model, carry_tokenizer, read_checkpoint
 
 __all__ = ["CONVERTERS", "Checkpoint", "Weights", "build_model", "convert", "read_checkpoint"]
@@ -36,7 +37,8 @@ def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo")
     Args:
         source_dir: folder of a saved model or of JoeyNMT, or a file that a training program wrote: nanoGPT's
             `ckpt.pt`, JoeyNMT's `best.ckpt`, OpenNMT-py's `model_step_10000.pt`.
-        target_dir: folder to write model, configuration and tokenizer to. It is made if need be.
+        target_dir: folder to write model, configuration and tokenizer to, which doesn't exist or is empty; it appears
+            whole or not at all.
         to: `"attnzoo"`, or `"transformers"` for the way back.
 
     Returns:
@@ -44,16 +46,16 @@ def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo")
 
     Raises:
         ValueError: if the checkpoint is of no known kind, is already what it is to become, or has a parameter or a
-            setting, which is named, that the other side has no place for.
-        OSError: if there is no checkpoint, or no folder to write to.
+            setting, which is named, that the other side has no place for; or `target_dir` holds something, or has no
+            name such as `.`.
+        OSError: if there is no checkpoint, or the folder can't be written.
     """
     source, target = Path(source_dir), Path(target_dir)
     if to not in ("attnzoo", "transformers"):
         raise ValueError(f"to={to!r} is none of 'attnzoo', 'transformers'")
     if source.resolve() == target.resolve():
         raise ValueError(f"target_dir={target} is source_dir: take another folder")
-    if target.exists() and not target.is_dir():
-        raise FileExistsError(f"target_dir={target} is a file: take a folder")
+    check_new_folder(target, "target_dir")
     checkpoint = read_checkpoint(source)
     if checkpoint.kind not in CONVERTERS:
         raise ValueError(f"{source} holds a {checkpoint.kind!r}; these can be converted: {', '.join(CONVERTERS)}")
@@ -71,9 +73,10 @@ def convert(source_dir: str | Path, target_dir: str | Path, to: str = "attnzoo")
         # Of taking a parameter apart, or putting several together.
         raise ValueError(f"{source} has a parameter of another shape than its settings tell: {error}") from error
     checkpoint.weights.check_empty()
-    model.save_pretrained(target)
-    if checkpoint.tokenizer is None:
-        carry_tokenizer(checkpoint.folder, target)
-    else:
-        checkpoint.tokenizer.save_pretrained(target)
+    with new_folder(target, "target_dir") as scratch:
+        model.save_pretrained(scratch)
+        if checkpoint.tokenizer is None:
+            carry_tokenizer(checkpoint.folder, scratch)
+        else:
+            checkpoint.tokenizer.save_pretrained(scratch)
     return target

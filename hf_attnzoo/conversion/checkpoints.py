@@ -287,7 +287,7 @@ def _read_plain(path: Path) -> dict[str, Any]:
         # Options as OpenNMT-py has them: a name space that is filled with plain values, and runs nothing.
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (UnpicklingError, RuntimeError) as error:
+    except (UnpicklingError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
             f"{path} can't be read as tensors and plain values: {reason} Objects of other kinds could run code while "

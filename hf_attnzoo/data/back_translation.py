@@ -6,6 +6,8 @@ from itertools import tee
 from pathlib import Path
 from typing import Any
 
+from ..folders import check_new_file
+
 # What would be another column or another line of a TSV file, which has no quoting
 _BREAKS = "\t\n\r\0"
 
@@ -28,10 +30,12 @@ def back_translate(
         translation is such a text.
 
     Raises:
-        ValueError: if the tag is empty or holds white space, or if no pair is left.
+        ValueError: if the tag is empty or holds white space, `path` is a folder, or no pair is left.
     """
     if tag is not None and tag.split() != [tag]:
         raise ValueError(f"tag={tag!r} must be one word, without white space")
+    path = Path(path)
+    check_new_file(path, "path")
     counts = {"pairs": 0, "left_out": 0}
 
     def usable(text: str) -> bool:
@@ -46,7 +50,7 @@ def back_translate(
             if usable(source):
                 yield source if tag is None else f"{tag} {source}", target
 
-    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with scratch.open("w", encoding="utf-8", newline="\n") as file:

@@ -12,7 +12,7 @@ from datasets import Dataset, DatasetDict, Features, Image, List, Value
 from PIL import Image as PILImage
 
 from .formats import Row, column_names, format_of, read_jsonl, read_parquet, read_table
-from .readers import HUB_NAME, SPLIT_ALIASES, listing
+from .readers import HUB_NAME, SPLIT_ALIASES, from_hub, listing
 from .splits import check_split, split_of
 
 logger = logging.getLogger(__name__)
@@ -96,12 +96,8 @@ def load_captions(
         raise FileNotFoundError(f"{path}: no such file or folder")
     if split is None:
         raise ValueError(f"split=None: say which split of the Hub dataset {path!r} is meant")
-    try:
+    with from_hub(path):
         dataset = datasets.load_dataset(path, config_name, split=split, revision=revision)
-    except (FileNotFoundError, ConnectionError) as error:
-        raise FileNotFoundError(
-            f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
-        ) from error
     return _from_dataset(dataset, path, image_column, caption_column, verify, on_error)
 
 

@@ -9,7 +9,7 @@ import datasets
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from .formats import format_of, read_records
-from .readers import HUB_NAME, SPLIT_ALIASES, listing
+from .readers import HUB_NAME, SPLIT_ALIASES, from_hub, listing
 from .splits import check_split, split_of
 
 
@@ -87,12 +87,8 @@ def hub_rows(
     """
     if not HUB_NAME.fullmatch(os.fspath(path)):
         raise FileNotFoundError(f"{path}: no such file or folder")
-    try:
+    with from_hub(path):
         rows = datasets.load_dataset(os.fspath(path), config_name, split=split, revision=revision)
-    except (FileNotFoundError, ConnectionError) as error:
-        raise FileNotFoundError(
-            f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
-        ) from error
     feature = rows.features.get(label_column)
     # Tags of words are lists of classes.
     feature = feature.feature if isinstance(feature, List) else feature

@@ -5,11 +5,13 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import datasets
 from datasets import Dataset, Features, IterableDataset, Value
+from datasets.exceptions import DatasetsError
 
 from .formats import (
     SUFFIXES,
@@ -134,15 +136,8 @@ def load_pairs(
     if split is None:
         raise ValueError(f"split=None: say which split of the Hub dataset {path!r} is meant")
     layout.check("dataset", path)
-    try:
+    with from_hub(path):
         dataset = datasets.load_dataset(path, config_name, split=split, revision=revision, streaming=streaming)
-    except (FileNotFoundError, ConnectionError) as error:
-        raise FileNotFoundError(
-            f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
-        ) from error
-    except RuntimeError as error:
-        # Such as a dataset that is a program, which nobody runs any more
-        raise ValueError(f"{path}: {error}; revision='refs/convert/parquet' may have it, or a part of it") from error
     return _from_dataset(dataset, path, None, columns, streaming, on_error)
 
 
@@ -232,14 +227,39 @@ def _from_folder(
     if choices or endings:
         raise ValueError(
             f"split={split!r}: which of {', '.join(file.name for file in endings.values())} in {folder} are meant?"
-            " One table is needed, or two parallel files whose endings are source_column= and target_column=."
+            " One table is needed, or two parallel files whose endings source_column= and target_column= name."
         )
     layout.check("dataset", folder)
     try:
         dataset = datasets.load_dataset(str(folder), split=split, streaming=streaming)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{folder}: nothing here for split {split!r}; found: {listing(folder)}") from error
+    except DatasetsError as error:
+        raise ValueError(f"{folder}: nothing that can be read as data ({error}); found: {listing(folder)}") from error
     return _from_dataset(dataset, str(folder), None, columns, streaming, on_error)
+
+
+@contextmanager
+def from_hub(path: str | os.PathLike) -> Iterator[None]:
+    """Errors of loading a dataset of the Hub, each in a line that names it.
+
+    Args:
+        path: name of the dataset.
+
+    Raises:
+        FileNotFoundError: there is none that could be had.
+        ValueError: it can't be read.
+    """
+    try:
+        yield
+    except (FileNotFoundError, ConnectionError) as error:
+        raise FileNotFoundError(
+            f"{os.fspath(path)}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
+        ) from error
+    except (RuntimeError, DatasetsError) as error:
+        # Such as a dataset that is a program, which nobody runs any more
+        told = f"{error}; revision='refs/convert/parquet' may have it, or a part of it"
+        raise ValueError(f"{os.fspath(path)}: {told}") from error
 
 
 def listing(folder: Path) -> str:

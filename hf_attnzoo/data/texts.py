@@ -12,7 +12,7 @@ from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from .formats import format_of, read_column, read_lines, read_text
-from .readers import HUB_NAME, SPLIT_ALIASES, listing
+from .readers import HUB_NAME, SPLIT_ALIASES, from_hub, listing
 from .splits import SPLITS, check_split
 
 TEXT_FEATURES = Features({"text": Value("string")})
@@ -86,17 +86,10 @@ def load_texts(
         return _from_file(found[0], None, shares, text_column, header)
     if not HUB_NAME.fullmatch(os.fspath(path)):
         raise FileNotFoundError(f"{path}: no such file or folder")
-    try:
+    with from_hub(path):
         rows = datasets.load_dataset(
             os.fspath(path), config_name, split=check_split(split), revision=revision, streaming=streaming
         )
-    except (FileNotFoundError, ConnectionError) as error:
-        raise FileNotFoundError(
-            f"{path}: no such file or folder here, and no such dataset could be had from the Hub ({error})"
-        ) from error
-    except RuntimeError as error:
-        # Such as a dataset that is a program, which nobody runs any more
-        raise ValueError(f"{path}: {error}; revision='refs/convert/parquet' may have it, or a part of it") from error
     return _text_of(rows, os.fspath(path), text_column)
 
 

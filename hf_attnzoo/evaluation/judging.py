@@ -13,6 +13,7 @@ from transformers import Pipeline
 
 from ..data import first_tokens
 from ..pipelines.question_answering import most_tokens
+from ..wording import counted
 from .classification import CLASSIFICATION_METRICS, classification_statistics, confusion_matrix
 from .generation import Statistics
 from .report import parts_report
@@ -239,7 +240,8 @@ def judged_report(
     for number, system in enumerate(systems):
         if isinstance(system, list):
             if len(system) != len(rows):
-                raise ValueError(f"there are {len(system)} lines, and {len(rows)} rows of data: an answer a line")
+                found = f"{counted(len(system), 'line')} and {counted(len(rows), 'row')} of data"
+                raise ValueError(f"found {found}: an answer a line")
             answers.append(task.read(system, rows))
         else:
             answers.append(task.ask(system, rows, batch_size, partial(track, number)))

@@ -3,14 +3,16 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from safetensors import safe_open
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..folders import check_new_folder, new_folder
 from ..registry import FAMILIES
 from .starters import find_model
 
@@ -71,12 +73,15 @@ def load_average(model: PreTrainedModel, folders: Sequence[Path]) -> None:
     Raises:
         ValueError: if the checkpoints are of another model; see `average_weights`.
     """
-    average = average_weights(folders)
+    _fill(model, average_weights(folders), folders[0])
+
+
+def _fill(model: PreTrainedModel, average: Mapping[str, Tensor], folder: Path) -> None:
     tied = set(model.all_tied_weights_keys)
     missing, unexpected = model.load_state_dict(average, strict=False)
     odd = [name for name in missing if name not in tied] + list(unexpected)
     if odd:
-        raise ValueError(f"{folders[0]}: {odd[0]!r} is in the checkpoint or in {type(model).__name__} alone")
+        raise ValueError(f"{folder}: {odd[0]!r} is in the checkpoint or in {type(model).__name__} alone")
 
 
 def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.PathLike) -> Path:
@@ -93,32 +98,32 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
 
     Raises:
         FileNotFoundError: if a folder has no safetensors or no configuration.
-        ValueError: if `output` holds something, or the weights don't match; see `average_weights`.
+        ValueError: if `output` holds something, has no name such as `.`, or lies in the last folder; or the weights
+            don't match, see `average_weights`.
     """
     folders, output = [Path(find_model(folder)) for folder in folders], Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"output={output} holds something: name a new folder")
     if not folders:
         raise ValueError("folders=[]: an average needs at least one checkpoint")
     last = folders[-1]
     if not (last / "config.json").is_file():
         raise FileNotFoundError(f"{last}: no config.json, so no checkpoint of a model")
+    check_new_folder(output, "output", last)
+    # Read before the model is loaded, since transformers tells less of what it can't read
+    average = average_weights(folders)
     model = _load(last)
-    load_average(model, folders)
-    scratch = output.with_name(f".{output.name}.{os.getpid()}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(last, scratch, ignore=_left_behind)
-    model.save_pretrained(scratch)
-    if output.exists():
-        output.rmdir()
-    scratch.rename(output)
+    _fill(model, average, folders[0])
+    with new_folder(output, "output") as scratch:
+        shutil.copytree(last, scratch, ignore=_left_behind, dirs_exist_ok=True)
+        model.save_pretrained(scratch)
     return output
 
 
 def _load(folder: Path) -> PreTrainedModel:
     """The model of a folder by the class that saved it, head and all."""
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except StrictDataclassError as error:
+        raise ValueError(f"{folder / 'config.json'}: no configuration of a model ({error})") from error
     for family in FAMILIES.values():
         for auto_class, name in family.config_class.auto_classes.items():
             if isinstance(config, family.config_class) and name in (config.architectures or []):
@@ -141,10 +146,16 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
         return {name: folder / shard for name, shard in shards.items()}
     if not single.is_file():
         raise FileNotFoundError(f"{folder}: no {SAFE_WEIGHTS_NAME}, so no checkpoint that can be averaged")
-    with safe_open(single, framework="pt") as tensors:
-        return dict.fromkeys(tensors.keys(), single)
+    try:
+        with safe_open(single, framework="pt") as tensors:
+            return dict.fromkeys(tensors.keys(), single)
+    except SafetensorError as error:
+        raise ValueError(f"{single}: not a whole file of safetensors ({error})") from error
 
 
 def _read(file: Path, name: str) -> Tensor:
-    with safe_open(file, framework="pt") as tensors:
-        return tensors.get_tensor(name)
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            return tensors.get_tensor(name)
+    except SafetensorError as error:
+        raise ValueError(f"{file}: not a whole file of safetensors ({error})") from error

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
 from ..attention_maps.plotting import write_whole
+from ..folders import check_new_file
 from .starters import find_model
 
 _FENCE = re.compile(r"^(`{3,}|~{3,}).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
@@ -90,14 +91,19 @@ def export_card(folder: str | PathLike, target: str | PathLike) -> list[Path]:
 
     Raises:
         FileNotFoundError: there is no card.
-        ValueError: one that is not fit for the Hub; see [`check_card`].
+        ValueError: one that is not fit for the Hub, see [`check_card`]; or `target` is a folder, or the card itself.
     """
     card_path, target = Path(find_model(folder)) / "README.md", Path(target)
+    if target.is_dir() or target.name in ("", ".."):
+        raise ValueError(f"target={target} is a folder: name the card in it, such as {target / 'NAME.md'}")
+    check_new_file(target, "target")
     if not card_path.is_file():
         raise FileNotFoundError(f"{card_path}: no such card")
     check_card(card_path)
     content = card_path.read_text(encoding="utf-8")
     name = target.name.removesuffix(".md")
+    if target.with_name(f"{name}.md").resolve() == card_path.resolve():
+        raise ValueError(f"target={target} is the card that is to be copied: name another place")
     renamed = {}
     for link in card_links(content):
         stem, suffix = Path(link).stem, Path(link).suffix

@@ -28,6 +28,7 @@ from .configuration_gpt import GPTConfig
 from .losses import smoothed_cross_entropy
 from .multi_head import causal_mask
 from .packed_linear import PackedLinear
+from .plain_stack import PlainStack
 from .positions import LearnedPositions, documents_of, read_positions
 from .pretrained import check_embeds, check_ids, check_labels, check_mask, exactly_one
 from .transformer_layer import AttentionPreTrainedModel, TransformerLayer, TransformerStack, check_rows
@@ -74,6 +75,7 @@ class GPTModel(GPTPreTrainedModel):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
+        plain_stack: PlainStack | None = None,
     ) -> BaseModelOutputWithPast:
         """Read texts, or what follows on those in the cache.
 
@@ -89,6 +91,7 @@ class GPTModel(GPTPreTrainedModel):
             use_cache: return a cache. Default: `None`, `config.use_cache` outside training.
             output_attentions: return every layer's weights, `(B, h, T, seen + T)`.
             output_hidden_states: return what enters the bottom layer and what leaves each, `(B, T, H)`.
+            plain_stack: the layers, made ready by `generate()`. Default: `None`, as they are.
 
         Returns:
             `last_hidden_state` of shape `(B, T, H)`. On padding it repeats what stands before it, so that the last
@@ -114,6 +117,9 @@ class GPTModel(GPTPreTrainedModel):
 
         seen = 0 if cache is None else cache.get_seq_length()
         position_ids, documents = read_positions(inputs_embeds, attention_mask, position_ids, seen)
+        if cache is not None and torch.compiler.is_compiling():
+            # A graph can't look whether texts are packed, and those that are have no cache.
+            documents = None
         mask = causal_mask(config, inputs_embeds, attention_mask, cache, documents, output_attentions, loose=True)
         real = real_positions(attention_mask, inputs_embeds.shape[1], seen)
         # What is packed has no cache, and flash kernels tell it by its numbers.
@@ -122,7 +128,9 @@ class GPTModel(GPTPreTrainedModel):
             cache = DynamicCache(config=config)
         padding = Padding.of(real)
         positions = position_ids if real is None else position_ids.expand(real.shape)
-        output = self.stack(
+        # A graph has no use for it: it has no calls.
+        stack = self.stack if plain_stack is None or torch.compiler.is_compiling() else plain_stack
+        output = stack(
             self.dropout(padding.remove(inputs_embeds) + self.positions(padding.remove(positions))),
             mask,
             cache=cache,
@@ -172,6 +180,7 @@ class GPTForCausalLM(CausalGenerationMixin, GPTPreTrainedModel):
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
         packed_head: PackedLinear | None = None,
+        plain_stack: PlainStack | None = None,
     ) -> CausalLMOutputWithPast:
         """Predict the next word at every position.
 
@@ -208,6 +217,7 @@ class GPTForCausalLM(CausalGenerationMixin, GPTPreTrainedModel):
             use_cache=use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
+            plain_stack=plain_stack,
         )
         hidden = outputs.last_hidden_state
         loss = None
@@ -230,6 +240,9 @@ class GPTForCausalLM(CausalGenerationMixin, GPTPreTrainedModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+    def _make_ready(self, rows: int) -> dict[str, Any]:
+        return super()._make_ready(rows) | {"plain_stack": PlainStack.of(self.model.stack)}
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
         mask = model_kwargs.get("attention_mask")

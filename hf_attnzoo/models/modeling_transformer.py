@@ -24,6 +24,7 @@ from .configuration_transformer import TransformerConfig
 from .losses import label_lengths, smoothed_cross_entropy
 from .multi_head import bidirectional_mask, causal_mask, cross_mask
 from .packed_linear import PackedHeadGenerationMixin, PackedLinear
+from .plain_stack import PlainStack
 from .positions import LearnedPositions, SinusoidalPositions, read_positions
 from .pretrained import check_embeds, check_ids, check_labels, exactly_one
 from .seq2seq import (
@@ -175,6 +176,7 @@ class TransformerDecoder(nn.Module):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         lengths: Tensor | None = None,
+        plain_stack: PlainStack | None = None,
     ) -> StackOutput:
         """Write the target.
 
@@ -186,7 +188,7 @@ class TransformerDecoder(nn.Module):
             cache: keys and values of what came before; those of `embeds` are added.
             output_attentions: also return attention weights.
             output_hidden_states: also return the states between layers.
-            lengths: leading positions that matter, shape `(R,)`, see `TransformerModel.forward`.
+            lengths: leading positions that matter, shape `(R,)`, see `TransformerModel.forward`, as for `plain_stack`.
 
         Returns:
             What the layers give, states 0 on padding.
@@ -209,7 +211,9 @@ class TransformerDecoder(nn.Module):
         # Once in a cache, keys and values of the source are not made again.
         kept = cache is not None and any(cache.is_updated.values())
         source_padding = NO_PADDING if kept else Padding.of(source.attention_mask)
-        output = self.stack(
+        # A graph has no use for it: it has no calls.
+        stack = self.stack if plain_stack is None or torch.compiler.is_compiling() else plain_stack
+        output = stack(
             self.inputs(padding.remove(embeds), padding.remove(position_ids.expand(embeds.shape[:2]))),
             causal_mask(self.config, embeds, attention_mask, cache, documents, output_attentions, loose=True),
             source_padding.remove(annotations),
@@ -311,6 +315,7 @@ class TransformerModel(SharedVocabularyMixin, TransformerPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         decoder_lengths: Tensor | None = None,
+        plain_stack: PlainStack | None = None,
     ) -> Seq2SeqModelOutput:
         """Read a source and a target.
 
@@ -336,6 +341,7 @@ class TransformerModel(SharedVocabularyMixin, TransformerPreTrainedModel):
             output_hidden_states: return what enters the bottom layer and what leaves each, of both sides.
             decoder_lengths: leading target positions that matter, shape `(R,)`: the rest may be left out, as zeros,
                 which is faster. Default: `None`, all of them.
+            plain_stack: the decoder's layers, made ready by `generate()`. Default: `None`, as they are.
 
         Returns:
             `last_hidden_state` is what the vocabulary head reads, shape `(B, T, H)`.
@@ -393,6 +399,7 @@ class TransformerModel(SharedVocabularyMixin, TransformerPreTrainedModel):
             output_attentions,
             output_hidden_states,
             decoder_lengths,
+            plain_stack,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=output.hidden,
@@ -441,6 +448,7 @@ class TransformerForConditionalGeneration(
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
         packed_head: PackedLinear | None = None,
+        plain_stack: PlainStack | None = None,
     ) -> Seq2SeqLMOutput:
         """Predict a target.
 
@@ -484,6 +492,7 @@ class TransformerForConditionalGeneration(
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             decoder_lengths=label_lengths(labels) if cut else None,
+            plain_stack=plain_stack,
         )
         hidden = outputs.last_hidden_state
         loss = None
@@ -527,6 +536,9 @@ class TransformerForConditionalGeneration(
         return super().prepare_inputs_for_generation(
             input_ids, decoder_attention_mask=decoder_attention_mask, **kwargs
         )
+
+    def _make_ready(self, rows: int) -> dict[str, Any]:
+        return super()._make_ready(rows) | {"plain_stack": PlainStack.of(self.model.decoder.stack)}
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)

@@ -125,11 +125,38 @@ class MultiHeadAttention(nn.Module):
         Returns:
             Shape of `hidden`, and the weights `(B, h, Q, K)`, or None if the implementation doesn't have them.
         """
+        project = self.q_proj if self.cross else self.qkv_proj
+        heads, weights = self.attend(
+            padding.restore(project(hidden)), mask, source, cache, output_attentions, source_padding, **kwargs
+        )
+        return self.out_proj(padding.remove(heads)), weights
+
+    def attend(
+        self,
+        projected: Tensor,
+        mask: Any = None,
+        source: Tensor | None = None,
+        cache: Cache | None = None,
+        output_attentions: bool = False,
+        source_padding: Padding = NO_PADDING,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is between the projection at the entrance and the one at the exit.
+
+        Args:
+            projected: queries, keys and values side by side, shape `(B, Q, 3 H)`; in cross-attention queries alone,
+                `(B k, Q, H)`.
+
+        The other arguments are those of `forward`.
+
+        Returns:
+            Averages of the values, the heads' side by side, shape `(B, Q, H)` or `(B k, Q, H)`; and the weights.
+        """
         if self.cross:
-            (query,) = self._split(padding.restore(self.q_proj(hidden)), 1)
+            (query,) = self._split(projected, 1)
             key, value = self._memory(source, cache, query.device, source_padding)
         else:
-            query, key, value = self._split(padding.restore(self.qkv_proj(hidden)), 3)
+            query, key, value = self._split(projected, 3)
             if isinstance(cache, EncoderDecoderCache):
                 cache = cache.self_attention_cache
             if cache is not None:
@@ -148,7 +175,7 @@ class MultiHeadAttention(nn.Module):
 
         if hypotheses > 1 and weights is not None:
             weights = weights.unflatten(2, (hypotheses, -1)).transpose(1, 2).flatten(0, 1)
-        return self.out_proj(padding.remove(heads.reshape(*whole, -1))), weights
+        return heads.reshape(*whole, -1), weights
 
     def _split(self, vectors: Tensor, parts: int) -> tuple[Tensor, ...]:
         """`(B, T, parts H)` to so many of shape `(B, h, T, d)`."""

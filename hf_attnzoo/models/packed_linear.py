@@ -68,7 +68,11 @@ class PackedHeadGenerationMixin(StepGenerationMixin):
         input_ids, model_kwargs = super()._expand_inputs_for_generation(
             expand_size, is_encoder_decoder, input_ids, **model_kwargs
         )
-        return input_ids, {**model_kwargs, "packed_head": PackedLinear.of(self.lm_head, input_ids.shape[0])}
+        return input_ids, model_kwargs | self._make_ready(input_ids.shape[0])
+
+    def _make_ready(self, rows: int) -> dict[str, Any]:
+        """Arguments of `forward` that every step of a generation is given, which writes so many rows."""
+        return {"packed_head": PackedLinear.of(self.lm_head, rows)}
 
     def prepare_inputs_for_generation(
         self, *args: Any, tokenizer: Any = None, assistant_tokenizer: Any = None, **kwargs: Any

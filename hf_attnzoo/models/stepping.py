@@ -1,9 +1,14 @@
 """What generation asks of a model before it begins and before each step, answered in few words."""
 
+import functools
+import inspect
 from typing import Any
 
 from torch import Tensor
-from transformers import Cache, GenerationMixin
+from transformers import Cache, GenerationMixin, LogitsProcessorList
+from transformers.utils import ModelOutput
+
+from .key_value_cache import give_room, take_room
 
 
 class StepGenerationMixin(GenerationMixin):
@@ -11,6 +16,13 @@ class StepGenerationMixin(GenerationMixin):
 
     transformers looks at each step for what no model of the zoo has. For a small model that is a good part of a step.
     """
+
+    @functools.wraps(GenerationMixin.generate)
+    def generate(self, *args: Any, **kwargs: Any) -> ModelOutput | Tensor:
+        output = super().generate(*args, **kwargs)
+        if isinstance(output, ModelOutput):
+            take_room(output.get("cache"))
+        return output
 
     def prepare_inputs_for_generation(
         self,
@@ -58,6 +70,9 @@ class StepGenerationMixin(GenerationMixin):
             inputs[f"{side}position_ids"] = positions[:, -next_sequence_length:]
         return inputs
 
+    def _get_logits_processor(self, *args: Any, **kwargs: Any) -> LogitsProcessorList:
+        return StepProcessorList(super()._get_logits_processor(*args, **kwargs))
+
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         kind = generation_config.cache_implementation
         if kind is not None and kind.startswith("offloaded") and self.device.type == "cpu":
@@ -65,4 +80,26 @@ class StepGenerationMixin(GenerationMixin):
                 f"cache_implementation={kind!r} keeps keys and values in the host's memory, where those of a model on "
                 f"{self.device.type!r} are anyway: leave it out"
             )
+        given = model_kwargs.get("cache") is not None
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
+        # Beam search brings all keys and values to another place at every step in any case.
+        if not given and generation_config.num_beams == 1:
+            give_room(model_kwargs.get("cache"))
+
+
+class StepProcessorList(LogitsProcessorList):
+    """A list of processors that looks at their signatures once, and not at every step."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """Scores `(B, V)` of the next word after `(B, T)`, as every processor in turn leaves them."""
+        if kwargs or any(_wants_more(type(processor)) for processor in self):
+            return super().__call__(input_ids, scores, **kwargs)
+        for processor in self:
+            scores = processor(input_ids, scores)
+        return scores
+
+
+@functools.lru_cache
+def _wants_more(kind: type) -> bool:
+    """Whether a processor is called with more than itself, ids and scores."""
+    return len(inspect.signature(kind.__call__).parameters) > 3

@@ -1,13 +1,19 @@
 """When a module's weight may be used without calling the module."""
 
 from torch import nn
+from torch.nn.modules import module as of_all_modules
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether calling `module` is nothing but its class's own `forward`: no subclass, no hook, no other `forward`."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    changed = "forward" in vars(module) or hasattr(module, "_hf_hook")
-    return type(module) is kind and not changed and not any(getattr(module, hook) for hook in hooks)
+    """Whether calling `module` is nothing but its class's own `forward`: no subclass, no hook, no other `forward`.
+
+    A hook may be its own, or one that all modules have (`register_module_forward_hook`).
+    """
+    changed = "forward" in vars(module) or hasattr(module, "_hf_hook") or module._compiled_call_impl is not None
+    hooked = any(getattr(module, hook) or getattr(of_all_modules, f"_global{hook}") for hook in _HOOKS)
+    return type(module) is kind and not changed and not hooked
 
 
 def is_plain_linear(module: nn.Module) -> bool:

@@ -40,11 +40,11 @@ def writing(path: Path) -> Iterator[None]:
 def _room(error: Exception, path: Path) -> str:
     """What keeps a file from being written: a limit on files, or a disk that is full."""
     too_large = getattr(error, "errno", None) == errno.EFBIG or os.strerror(errno.EFBIG) in str(error)
-    limit = resource and resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    limited = resource is not None and limit != resource.RLIM_INFINITY
     # torch's writer doesn't say why it fails
-    if limited and (too_large or isinstance(error, RuntimeError)):
-        return f"no file may have more than {limit / 1e6:,.1f} MB here: see ulimit -f"
+    if resource is not None and (too_large or isinstance(error, RuntimeError)):
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY:
+            return f"no file may have more than {limit / 1e6:,.1f} MB here: see ulimit -f"
     if too_large:
         return "the file system takes no file as large"
     place = next(folder for folder in (path, *path.absolute().parents) if folder.exists())

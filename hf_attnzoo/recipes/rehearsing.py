@@ -12,6 +12,7 @@ from rich.console import Console
 from transformers import PreTrainedModel
 
 from ..data import CAPTION_SOURCES, SOURCES, TEXT_SOURCES, token_lengths
+from ..data.formats import read_text
 from ..wording import counted
 from .building import build_model, model_settings
 from .costs import (
@@ -313,7 +314,7 @@ def dry_run(
 
 def _launched(path: Path) -> dict[str, Any]:
     """Devices, machines, strategy and precision of a configuration of Accelerate."""
-    content = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    content = read_yaml(read_text(path), str(path))
     kind = content.get("distributed_type") if isinstance(content, dict) else None
     if kind is None:
         raise ValueError(f"{path}: a configuration of Accelerate has the key distributed_type")

@@ -13,6 +13,7 @@ from typing import Any, get_origin
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
+from ..data.formats import read_text
 from .reading import read_yaml, write_yaml
 
 
@@ -373,6 +374,7 @@ _LEAST = {
     "tokenizer.copy_slots": 0,
     "tokenizer.train_rows": 1,
     "pretrained.added_tokens": 1,
+    "seed": 0,
     "training.batch_tokens": 1,
     "training.batch_rows": 1,
     "training.gradient_accumulation_steps": 1,
@@ -405,6 +407,8 @@ _LEAST = {
     "evaluation.maps": 0,
 }
 _BELOW = {
+    # As far as numpy's generators go
+    "seed": 2**32,
     "training.adam_beta1": 1,
     "training.adam_beta2": 1,
     "training.label_smoothing": 1,
@@ -428,7 +432,7 @@ def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         ValueError: if the file isn't a YAML mapping, a key is unknown (the nearest one is named), missing or of the
             wrong type, a number is too small, or an override isn't of the form `key=value`.
     """
-    content = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    content = read_yaml(read_text(path), str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path}: a recipe is a mapping of keys to values, got {type(content).__name__}")
     for override in overrides:

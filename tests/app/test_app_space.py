@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -119,14 +120,15 @@ def test_a_folder_is_never_half_written_or_written_over(demo, tiny_run, tmp_path
     (full / "mine.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(ValueError, match="full holds something: name a new folder"):
         export_space(demo, tiny_run.model, full)
-    with pytest.raises(ValueError, match=r"mine\.txt holds something"):
+    with pytest.raises(ValueError, match=r"mine\.txt is a file, or a link: name a new folder"):
         export_space(demo, tiny_run.model, full / "mine.txt")
     with pytest.raises(ValueError, match="lies in the folder of the model"):
         export_space(demo, tiny_run.model, tiny_run.model / "space")
     with monkeypatch.context() as elsewhere:
         elsewhere.chdir(tmp_path)
-        with pytest.raises(ValueError, match=r"target=\. has no name of its own"):
-            export_space(demo, tiny_run.model, ".")
+        for nameless in (".", "..", "/"):
+            with pytest.raises(ValueError, match=f"target={nameless} has no name of its own"):
+                export_space(demo, tiny_run.model, nameless)
     with pytest.raises(FileNotFoundError, match="no weights in safetensors"):
         export_space(demo, full, tmp_path / "space")
     (tmp_path / "empty").mkdir()
@@ -141,6 +143,19 @@ def test_a_folder_is_never_half_written_or_written_over(demo, tiny_run, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full"]
     assert list((tmp_path / "empty").iterdir()) == []
     assert (export_space(demo, tiny_run.model, tmp_path / "empty") / "app.py").is_file()
+
+
+def test_commands_to_copy_are_quoted(tiny_run, tmp_path, with_gradio, monkeypatch):
+    monkeypatch.setattr("hf_attnzoo.app.page.import_gradio", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["app", str(tiny_run.model), "--export", "it's my space/"])
+    assert done.exit_code == 0, done.output
+    first, second = done.stdout.splitlines()
+    tried = first.removeprefix("it's my space: a Space. Try it: ").removesuffix("; bring it to the Hub:")
+    assert shlex.split(tried) == ["python", "it's my space/app.py"]
+    upload = second.partition("; ")[2]
+    assert shlex.split(upload) == ["hf", "upload", "USER/NAME", "it's my space", "--type", "space"]
+    assert Path("it's my space", "app.py").is_file()
 
 
 def test_gradio_is_an_extra(monkeypatch, tiny_run, tmp_path):

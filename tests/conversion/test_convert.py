@@ -128,8 +128,28 @@ def test_a_file_is_no_folder_to_write_to(saved, tmp_path):
     (tmp_path / "file").write_text("mine")
     run = CliRunner().invoke(app, ["convert", str(saved), str(tmp_path / "file")])
     assert run.exit_code == 2
-    assert "is a file: take a folder" in " ".join(run.output.split())
+    assert "is a file, or a link: name a new folder" in " ".join(run.output.split())
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_is_never_written_over_or_half_written(saved, tmp_path, monkeypatch):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "README.md").write_text("mine")
+    with pytest.raises(ValueError, match="full holds something: name a new folder"):
+        convert(saved, tmp_path / "full")
+    monkeypatch.chdir(tmp_path)
+    for target in (".", "..", "/"):
+        with pytest.raises(ValueError, match=f"target_dir={target} has no name of its own"):
+            convert(saved, target)
+
+    def fail(*folders):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("hf_attnzoo.conversion.carry_tokenizer", fail)
+        with pytest.raises(OSError, match="no space left"):
+            convert(saved, tmp_path / "ours")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "gpt2"]
 
 
 @pytest.mark.parametrize(

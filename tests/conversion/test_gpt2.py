@@ -151,8 +151,8 @@ class TestGPT2:
         config = GPTConfig.from_pretrained(tmp_path / "ours")
         assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (None, None, None)
         gpt2(bos_token_id=0, eos_token_id=[3, 50256], pad_token_id=-1).save_pretrained(tmp_path / "stock")
-        convert(tmp_path / "stock", tmp_path / "ours")
-        config = GPTConfig.from_pretrained(tmp_path / "ours")
+        convert(tmp_path / "stock", tmp_path / "again")
+        config = GPTConfig.from_pretrained(tmp_path / "again")
         assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (None, 0, [3])
 
     def test_what_has_no_place_is_named(self, tmp_path):
@@ -329,8 +329,8 @@ class TestNanoGPT:
         config = GPTConfig.from_pretrained(tmp_path / "ours")
         assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (None, 0, [3])
         assert ours.generate(IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=4).shape == (2, 9)
-        convert(target, tmp_path / "stock", to="transformers")
-        close(GPT2LMHeadModel.from_pretrained(tmp_path / "stock")(IDS).logits, expected)
+        convert(target, tmp_path / "back", to="transformers")
+        close(GPT2LMHeadModel.from_pretrained(tmp_path / "back")(IDS).logits, expected)
 
     def test_its_weights_in_safetensors_beside_its_arguments(self, tmp_path):
         arguments, weights = nanogpt(bias=False)

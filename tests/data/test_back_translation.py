@@ -40,7 +40,11 @@ def test_nothing_is_left_of_a_file_that_was_not_written(tmp_path):
 
     with pytest.raises(RuntimeError):
         back_translate(upper, breaks(), path, batch_size=1)
+    with pytest.raises(ValueError, match=f"path={tmp_path} is a folder: name a file in it"):
+        back_translate(upper, ["a"], tmp_path, batch_size=1)
     assert list(tmp_path.iterdir()) == []
+    assert back_translate(upper, ["a"], tmp_path / "new" / "pairs.tsv", batch_size=1) == (1, 0)
+    assert load_pairs(tmp_path / "new" / "pairs.tsv")["source"] == ["A"]
 
 
 def test_the_command_writes_what_a_recipe_mixes_in(tiny_run, recipe_content, tmp_path):
@@ -50,7 +54,7 @@ def test_the_command_writes_what_a_recipe_mixes_in(tiny_run, recipe_content, tmp
     command = ["backtranslate", str(tiny_run.model), str(tmp_path / "mono.txt"), str(made), "--tag", "<bt>"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert done.output.endswith("made.tsv: 3 pairs; 1 lines left out\n")
+    assert done.output.endswith("made.tsv: 3 pairs; 1 line left out\n")
     outputs = pipeline("attnzoo-translation", model=str(tiny_run.model))(texts)
     sources = [f"<bt> {output['translation_text']}" for output in outputs]
     assert load_pairs(made).to_dict() == {"source": sources, "target": texts}

@@ -357,7 +357,7 @@ class TestFolders:
         assert pairs_of(load_pairs(tmp_path, split="validation", **options)) == [("b", "B")]
         assert pairs_of(load_pairs(tmp_path, split="val", source_column="de", target_column="en")) == [("B", "b")]
         with pytest.raises(
-            ValueError, match=r"which of train\.de\.gz, train\.en in .* source_column and target_column"
+            ValueError, match=r"which of train\.de\.gz, train\.en in .* source_column= and target_column= name"
         ):
             load_pairs(tmp_path, split="train")
         with pytest.raises(ValueError, match=r"split=None: say which split .* README\.md, train\.de\.gz"):

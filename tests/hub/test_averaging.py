@@ -1,6 +1,8 @@
 """The mean of checkpoints, as a function, as a folder, and at the end of a run."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,6 +58,29 @@ def test_folder_is_an_ordinary_model(folders, tmp_path):
     assert [path.name for path in output.parent.iterdir()] == ["average"]
     with pytest.raises(ValueError, match="holds something"):
         average_checkpoints(folders, output)
+
+
+def test_a_place_that_is_no_new_folder_is_refused(folders, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "away")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for output, message in (
+        (".", r"output=\. has no name of its own: name a new folder"),
+        ("..", r"output=\.\. has no name of its own"),
+        ("/", "output=/ has no name of its own"),
+        ("../file", "file is a file, or a link: name a new folder"),
+        ("../link", "link is a file, or a link: name a new folder"),
+        ("../file/new", r"output=\.\./file/new can't be made, since .*/file is a file: name another place"),
+        (folders[2] / "new", "new lies in the folder of the model, "),
+    ):
+        result = CliRunner().invoke(app, ["average", *map(str, folders), "-o", str(output)])
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert re.search(message, line), line
+    assert not list((tmp_path / "here").iterdir())
+    assert average_checkpoints(folders[:1], "new/") == Path("new")
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["new"]
 
 
 def test_command(folders, tmp_path):

@@ -104,6 +104,22 @@ def test_export(card, tmp_path):
     assert "README.md: no such card" in done.stderr
 
 
+def test_a_folder_is_no_name_for_a_card(card, tmp_path, monkeypatch):
+    path = card("text")
+    (tmp_path / "cards").mkdir()
+    monkeypatch.chdir(tmp_path / "cards")
+    for target, message in (
+        (".", r"target=\. is a folder: name the card in it, such as NAME\.md"),
+        ("../cards/", r"target=\.\./cards is a folder: name the card in it, such as \.\./cards/NAME\.md"),
+        ("/", "target=/ is a folder"),
+        ("../README", r"target=\.\./README is the card that is to be copied"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export_card(tmp_path, target)
+    assert list((tmp_path / "cards").iterdir()) == []
+    assert path.read_text().endswith("text\n")
+
+
 @pytest.mark.parametrize("lowest", [2.5, 1.4, 0.2, 0.05, 0.004, 5e-5, 1e-9])
 def test_labels_of_a_curve_have_room(lowest):
     figure = plot_curve([(1, 3.0), (50, lowest)], [{"step": 50, "loss": lowest}])

@@ -569,3 +569,13 @@ def test_the_bare_model_needs_no_head():
     assert output.last_hidden_state.shape == (3, 4, 8)
     assert torch.equal(output.hidden_states[-1], output.last_hidden_state)
     close(output.hidden_states[0][0], model.embed_tokens.weight[LEFT[0]] + model.positions.table.weight[:4])
+
+
+@pytest.mark.parametrize("implementation", [None, "static"])
+def test_a_compiled_forward_generates_with_a_cache(implementation):
+    model = build("gpt2").eval()
+    options = {"attention_mask": (LEFT != PAD).long(), "max_new_tokens": 4, "suppress_tokens": [END]}
+    options["cache_implementation"] = implementation
+    expected = model.generate(LEFT, **options)
+    model.forward = torch.compile(model.forward, backend="eager", dynamic=True)
+    assert torch.equal(model.generate(LEFT, **options), expected)

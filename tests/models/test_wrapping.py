@@ -19,6 +19,23 @@ def test_a_backward_hook_on_the_head_fires(kind):
     assert fired
 
 
+@pytest.mark.parametrize(
+    "register", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"]
+)
+def test_a_hook_on_all_modules_fires(register):
+    head, fired = nn.Linear(4, 7), []
+    assert is_plain_linear(head)
+    handle = getattr(nn.modules.module, f"register_module_{register}")(lambda module, *_: fired.append(module))
+    try:
+        assert not is_plain_linear(head)
+        hidden = torch.randn(2, 3, 4, requires_grad=True)
+        token_cross_entropy(hidden, head, torch.ones(2, 3, dtype=torch.long)).backward()
+    finally:
+        handle.remove()
+    assert head in fired
+    assert is_plain_linear(head)
+
+
 @pytest.mark.parametrize("what", ["head", "gru"])
 def test_a_forward_replaced_on_the_instance_is_called(what):
     torch.manual_seed(0)

@@ -32,7 +32,9 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.console import Console
 
+from hf_attnzoo.cli.base import plain_errors
 from hf_attnzoo.data import SPLITS, split_of
+from hf_attnzoo.folders import check_new_folder
 
 
 class Package(NamedTuple):
@@ -199,8 +201,7 @@ def write_folder(
     Raises:
         ValueError: `output` is not empty, or a package does not hold what it should.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"output={str(output)!r} exists and is not an empty folder")
+    check_new_folder(output, "output")
     images = archives["emoji-datasource-google"]
     listed = [content for _, content in read_members(images, r"emoji\.json")]
     if len(listed) != 1:
@@ -261,7 +262,9 @@ def main(
 ) -> None:
     """Fetch emoji and their names, and write them as a folder of images."""
     console = Console()
-    with tempfile.TemporaryDirectory() as passing:
+    with plain_errors("emoji.py"), tempfile.TemporaryDirectory() as passing:
+        # Before 80 MB are fetched
+        check_new_folder(output, "output")
         console.print("Fetching", ", ".join(f"{name} {package.version}" for name, package in PACKAGES.items()))
         counts = write_folder(fetch(archives or Path(passing)), output, language, skin_tones)
     console.print(f"{output}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
