@@ -16,7 +16,12 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from hf_attnzoo import RNNLMConfig, ShowAttendTellConfig
+from hf_attnzoo import (
+    RNNLMConfig,
+    ShowAttendTellConfig,
+    TransformerConfig,
+    TransformerForConditionalGeneration,
+)
 from hf_attnzoo.cli import app
 from hf_attnzoo.data import load_source
 
@@ -292,6 +297,7 @@ def test_the_script_is_the_same_door(recipe_content, tmp_path, monkeypatch, caps
         (["evaluate", "MODEL", "reverse", *ROWS, "--against", "CAPTIONER"], "for different things"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--against", "pyproject"], "pyproject: no such folder here"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--block-size", "9"], "--block-size 9 is for language models"),
+        (["evaluate", "WRITER", "reverse", *ROWS, "--truncate"], "--truncate is for models that translate"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--bins", "5,3"], "edges must be at least 2, and rise"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--bins", "1,3"], "bins has room for 1 to 2"),
         (["evaluate", "MODEL", "reverse", *ROWS, "--bins", "many"], "--bins many must be a number of tokens"),
@@ -356,6 +362,29 @@ def test_what_a_person_got_wrong_is_one_line(call, folder, tmp_path, monkeypatch
     folders |= {name.upper(): name for name in ("strange", "broken", "wordless")}
     arguments = [folders.get(argument, argument) for argument in arguments]
     assert message in call(*arguments, fails=True)
+
+
+def test_a_long_text_is_cut_if_that_is_said(call, folder, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 4}
+    short = tmp_path / "short"
+    tokenizer.save_pretrained(short)
+    TransformerForConditionalGeneration(TransformerConfig.from_preset("tiny", **sizes)).save_pretrained(short)
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\na b c d e\ta\n")
+    commands = (
+        ["translate", short, "a b c d e"],
+        ["evaluate", short, tmp_path / "pairs.tsv", "--metrics", "exact_match"],
+    )
+    for command in commands:
+        assert "holds 4; split the text, or let truncation=True cut it (--truncate on a command line)" in call(
+            *command, "--max-new-tokens", "2", fails=True
+        )
+    cut = call(*commands[0], "--max-new-tokens", "2", "--truncate")
+    # Three symbols, and an end
+    assert cut == call("translate", short, "a b c", "--max-new-tokens", "2")
+    out = tmp_path / "out.txt"
+    call(*commands[1], "--max-new-tokens", "2", "--truncate", "-o", out)
+    assert out.read_text() == cut
 
 
 def test_text_and_file_are_one_too_many(folder):

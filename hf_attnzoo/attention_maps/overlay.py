@@ -13,7 +13,18 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from .plotting import BORDER, INK, PAGE_WIDTH, check_format, label_of, render, save_figure, usable_fonts, write_whole
+from .plotting import (
+    BORDER,
+    INK,
+    PAGE_WIDTH,
+    check_format,
+    fonts_for,
+    label_of,
+    missing_glyphs,
+    render,
+    save_figure,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     from .image_maps import ImageAttentionMap
@@ -90,6 +101,7 @@ def plot_overlay(
     # Everything has its place already, whatever layout somebody's style asks for
     figure = Figure((width, height), dpi=dpi, facecolor="white", layout="none")
     canvas = FigureCanvasAgg(figure)
+    text = _text([title or "", *attention.words])
     for number, (word, picture) in enumerate(pictures):
         row, column = divmod(number, columns)
         left = BORDER + column * (wide + GAP)
@@ -99,10 +111,10 @@ def plot_overlay(
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set(color=INK, linewidth=0.6, visible=True)
-        label = axes.set_title(label_of(word) if word else "", loc="center", pad=3, fontsize=FONT_POINTS, **_text())
+        label = axes.set_title(label_of(word) if word else "", loc="center", pad=3, fontsize=FONT_POINTS, **text)
         _fit(label, wide + 0.8 * GAP, canvas)
     if title is not None:
-        line = figure.text(BORDER / width, 1 - BORDER / height, title, va="top", fontsize=FONT_POINTS + 1, **_text())
+        line = figure.text(BORDER / width, 1 - BORDER / height, title, va="top", fontsize=FONT_POINTS + 1, **text)
         line.set_fontweight("bold")
         _fit(line, width - 2 * BORDER, canvas)
     if path is not None:
@@ -149,15 +161,16 @@ def plot_overlays(
     write_whole(buffer.getvalue(), path)
 
 
-def _text() -> dict:
-    return {"fontfamily": usable_fonts(), "fontweight": "normal", "color": INK, "parse_math": False}
+def _text(texts: Sequence[str]) -> dict:
+    return {"fontfamily": fonts_for(texts), "fontweight": "normal", "color": INK, "parse_math": False}
 
 
 def _fit(text: Text, room: float, canvas: FigureCanvasAgg) -> None:
     """Make a text smaller until it is at most `room` inches wide, and cut it where it would be too small to read."""
 
     def width() -> float:
-        return text.get_window_extent(canvas.get_renderer()).width / text.figure.dpi
+        with missing_glyphs():
+            return text.get_window_extent(canvas.get_renderer()).width / text.figure.dpi
 
     if width() > room:
         text.set_fontsize(max(SMALLEST_FONT_POINTS, text.get_fontsize() * room / width()))

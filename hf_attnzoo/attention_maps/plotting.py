@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import os
+import re
 import textwrap
+import threading
 import unicodedata
 import uuid
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import matplotlib
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,6 +30,8 @@ from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from .maps import AttentionMap
+
+logger = logging.getLogger(__name__)
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -42,7 +50,7 @@ COLORBAR_ROOM = 0.75
 INK = "#333333"
 
 # DejaVu Sans comes with matplotlib and covers Latin, Greek, Cyrillic, Arabic, Hebrew, Armenian and Georgian; what it
-# lacks is looked for in the others, in this order, where they are installed
+# lacks is looked for in the others, in this order, where they are installed, and then in Noto's for the script
 FONTS = (
     "DejaVu Sans",
     "Noto Sans",
@@ -58,6 +66,18 @@ FONTS = (
     "Nirmala UI",
     "Leelawadee UI",
 )
+# First word of a character's name in Unicode -> Noto's font for it, where it isn't called by the script
+_NOTO = {
+    "CJK": "Noto Sans CJK SC",
+    "HIRAGANA": "Noto Sans CJK JP",
+    "KATAKANA": "Noto Sans CJK JP",
+    "HANGUL": "Noto Sans CJK KR",
+}
+# What follows the script in such a name
+_KINDS = "(?:CHARACTER|CONSONANT|DEPENDENT|DIGIT|INDEPENDENT|LETTER|MARK|SIGN|SUBJOINED|SYLLABLE|VOWEL)"
+_MISSING = r"Glyph (\d+) "
+# Filters of warnings are those of all threads
+_FILTERS = threading.RLock()
 
 
 def plot_grid(
@@ -118,9 +138,10 @@ def plot_grid(
     canvas = FigureCanvasAgg(figure)
     colours = ScalarMappable(Normalize(0, vmax), cmap)
     cell = min(CELL, *(LONGEST_SIDE / max(each.weights.shape) for each in maps))
+    fonts = fonts_for([*(titles or []), *(token for each in maps for token in (*each.source, *each.target))])
     panels = []
     for each, title in zip(maps, titles or [None] * len(maps), strict=True):
-        axes = _draw_map(figure, each, title, colours, cell)
+        axes = _draw_map(figure, each, title, colours, cell, fonts)
         panels.append(_Panel(axes, *_measure(axes, canvas), *(cell * n for n in reversed(each.weights.shape))))
 
     widest = max(panel.left + panel.width + panel.right for panel in panels)
@@ -145,7 +166,12 @@ class _Panel:
 
 
 def _draw_map(
-    figure: Figure, attention: AttentionMap, title: str | None, colours: ScalarMappable, cell: float
+    figure: Figure,
+    attention: AttentionMap,
+    title: str | None,
+    colours: ScalarMappable,
+    cell: float,
+    fonts: list[str],
 ) -> Axes:
     """Axes with the cells at their true size, anywhere on the figure: [`_arrange`] moves them."""
     rows, columns = attention.weights.shape
@@ -157,7 +183,7 @@ def _draw_map(
 
     points = max(SMALLEST_FONT_POINTS, min(FONT_POINTS, 0.6 * 72 * cell))
     every = math.ceil(1.2 * points / 72 / cell)
-    text = {"fontsize": points, "fontfamily": usable_fonts(), "color": INK, "parse_math": False}
+    text = {"fontsize": points, "fontfamily": fonts, "color": INK, "parse_math": False}
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=4)
     axes.set_xticks(range(0, columns, every), [label_of(token) for token in attention.source[::every]], **text)
@@ -183,7 +209,8 @@ def _draw_map(
 
 def _measure(axes: Axes, canvas: FigureCanvasAgg) -> tuple[float, float, float, float]:
     """Inches that labels and title reach beyond the axes: left, bottom, right, top."""
-    cells, full = axes.get_window_extent(), axes.get_tightbbox(canvas.get_renderer())
+    with missing_glyphs():
+        cells, full = axes.get_window_extent(), axes.get_tightbbox(canvas.get_renderer())
     beyond = (cells.x0 - full.x0, cells.y0 - full.y0, full.x1 - cells.x1, full.y1 - cells.y1)
     return tuple(max(0.0, pixels) / axes.figure.dpi for pixels in beyond)
 
@@ -239,14 +266,76 @@ def _visible(character: str) -> str:
 @functools.cache
 def usable_fonts() -> list[str]:
     """Those of `FONTS` that are installed."""
-    installed = set(font_manager.get_font_names())
-    return [name for name in FONTS if name in installed]
+    return [name for name in FONTS if name in _installed()]
+
+
+@functools.cache
+def _installed() -> frozenset[str]:
+    return frozenset(font_manager.get_font_names())
+
+
+def fonts_for(texts: Iterable[str]) -> list[str]:
+    """`usable_fonts`, and those of Noto's for the scripts of texts that are installed."""
+    wanted = {_noto_font(character) for character in set().union(*texts)}
+    return list(dict.fromkeys([*usable_fonts(), *sorted(wanted & _installed())]))
+
+
+def _noto_font(character: str) -> str:
+    """Name of Noto's font that has a character."""
+    name = unicodedata.name(character, "")
+    first = name.split(" ")[0]
+    if first in _NOTO:
+        return _NOTO[first]
+    if "\u3000" <= character <= "\u303f" or "\uff00" <= character <= "\uffef":
+        # Punctuation
+        return _NOTO["CJK"]
+    if unicodedata.category(character)[0] not in "LMNP":
+        return "Noto Emoji"
+    script = re.match(rf"(.+?) {_KINDS}\b", name)
+    return f"Noto Sans {(script[1] if script else first).title()}"
+
+
+@contextmanager
+def missing_glyphs() -> Iterator[set[str]]:
+    """Collects the characters that no font has, of which matplotlib would warn one by one."""
+    missing: set[str] = set()
+    with _FILTERS, warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", _MISSING)
+        yield missing
+    for item in caught:
+        glyph = re.match(_MISSING, str(item.message))
+        if glyph is None:
+            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+        else:
+            missing.add(chr(int(glyph[1])))
+
+
+# Fonts whose lack has been told: the frames of an animation, and the pictures of a run, lack the same
+_told: set[str] = set()
+
+
+def _tell_of_boxes(missing: set[str]) -> None:
+    fonts = set(map(_noto_font, missing))
+    if fonts <= _told:
+        return
+    _told.update(fonts)
+    shown = "".join(sorted(missing)[:20]) + ("…" if len(missing) > 20 else "")
+    logger.warning(
+        "no font here has %s: boxes are drawn instead. Install %s (https://fonts.google.com/noto), and delete "
+        "fontlist-*.json in %s, where matplotlib remembers fonts. A page (.html) takes the browser's fonts.",
+        shown,
+        ", ".join(sorted(fonts)),
+        matplotlib.get_cachedir(),
+    )
 
 
 def render(figure: Figure, format: str) -> bytes:
     """The figure as the bytes of a `png`, `svg` or `pdf` file."""
     buffer = BytesIO()
-    figure.savefig(buffer, format=format, dpi=figure.dpi)
+    with missing_glyphs() as missing:
+        figure.savefig(buffer, format=format, dpi=figure.dpi)
+    if missing:
+        _tell_of_boxes(missing)
     return buffer.getvalue()
 
 

@@ -26,6 +26,9 @@ LengthOption = Annotated[
 ]
 NBestOption = Annotated[int, typer.Option("--n-best", "-n", min=1, help="Outputs for each input, best first.")]
 ScoresOption = Annotated[bool, typer.Option("--scores", help="Print log-probabilities before the outputs.")]
+TruncateOption = Annotated[
+    bool, typer.Option("--truncate", help="Cut a source that is longer than the model can read.")
+]
 BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Inputs at a time.")]
 
 

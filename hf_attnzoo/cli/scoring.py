@@ -14,6 +14,7 @@ from .base import (
     BatchOption,
     BeamsOption,
     LengthOption,
+    TruncateOption,
     app,
     given_options,
     key_value,
@@ -63,6 +64,7 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs, one a line.")] = None,
     beams: BeamsOption = None,
     max_new_tokens: LengthOption = None,
+    truncate: TruncateOption = False,
     generate: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Other settings of generate(): length_penalty=0.6.")
     ] = None,
@@ -111,6 +113,8 @@ def evaluate(
         for option, given in (("--join-texts", join_texts), ("--answers-after", answers_after)):
             if given is not None and task != "causal-lm":
                 raise ValueError(f"{option} is for language models that read from left to right")
+        if truncate and task != "seq2seq":
+            raise ValueError("--truncate is for models that translate")
         if task in _JUDGED or task == "masked-lm":
             guessing = task == "masked-lm"
             _only_for_texts(
@@ -150,7 +154,7 @@ def evaluate(
             reading = {"join_texts": join_texts, "answers_after": answers_after}
             report, tables = _foreseen(model, data, arguments, names, block_size, reading, batch_size, seed)
         else:
-            generation = given_options(num_beams=beams, max_new_tokens=max_new_tokens)
+            generation = given_options(num_beams=beams, max_new_tokens=max_new_tokens, truncation=truncate or None)
             generation |= {key: read_yaml(value, key) for key, value in map(key_value, generate or [])}
             report, tables = _written(
                 systems,

@@ -19,7 +19,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Train nothing but two small steps: say what it would take.")
     ] = False,
-    devices: Annotated[int | None, typer.Option(min=1, help="With --dry-run: how many.")] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="With --dry-run: how many, or processes of a cpu.")
+    ] = None,
     device_kind: Annotated[
         str | None, typer.Option(help="With --dry-run: a100-80gb (default), h100, v100, ..., or cpu, this machine.")
     ] = None,

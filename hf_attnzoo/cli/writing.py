@@ -15,6 +15,7 @@ from .base import (
     ModelArgument,
     NBestOption,
     ScoresOption,
+    TruncateOption,
     app,
     given_options,
     n_best_options,
@@ -39,12 +40,14 @@ def translate(
         Path | None, typer.Option(help="With --replace-unknown: source and target words, a tab between them.")
     ] = None,
     max_new_tokens: LengthOption = None,
+    truncate: TruncateOption = False,
     batch_size: BatchOption = 32,
 ) -> None:
     """Translate a text, a file, or standard input, a line at a time."""
     if text is not None and file is not None:
         raise typer.BadParameter("give a text or --file, not both")
-    options = given_options(num_beams=beams, max_new_tokens=max_new_tokens) | n_best_options(n_best, beams)
+    options = given_options(num_beams=beams, max_new_tokens=max_new_tokens, truncation=truncate or None)
+    options |= n_best_options(n_best, beams)
     if lexicon is not None and not replace_unknown:
         raise typer.BadParameter("--lexicon is for --replace-unknown, which is missing")
     with plain_errors():
@@ -69,6 +72,7 @@ def backtranslate(
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of what is drawn.")] = 0,
     beams: BeamsOption = None,
     max_new_tokens: LengthOption = None,
+    truncate: TruncateOption = False,
     batch_size: BatchOption = 32,
 ) -> None:
     """Make training pairs of texts without a source: MODEL, which translates the other way, writes their sources."""
@@ -78,7 +82,9 @@ def backtranslate(
 
     if sample and (beams or 1) > 1:
         raise typer.BadParameter(f"--sample draws one text: leave out --beams {beams}")
-    options = given_options(num_beams=1 if sample else beams, max_new_tokens=max_new_tokens)
+    options = given_options(
+        num_beams=1 if sample else beams, max_new_tokens=max_new_tokens, truncation=truncate or None
+    )
     if sample:
         options |= {"do_sample": True, "top_k": 0}
     set_seed(seed)

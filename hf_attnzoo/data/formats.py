@@ -2,9 +2,11 @@
 
 import contextlib
 import csv
+import functools
 import gzip
 import json
 import logging
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, zip_longest
@@ -23,6 +25,9 @@ SUFFIXES = {
     ".ndjson": "jsonl",
     ".parquet": "parquet",
 }
+
+# Characters of a field of CSV, past which it is taken for one whose quote is never closed
+_LONGEST_FIELD = 2**24
 
 
 class Row(NamedTuple):
@@ -257,32 +262,46 @@ def read_parallel(source_path: Path, target_path: Path) -> Iterator[Row]:
             yield Row(number, source, target)
 
 
-def read_table(path: Path, kind: str, header: bool | None, source: Column, target: Column) -> Iterator[Row]:
-    """TSV or CSV. With `header=None` the first line is a header if it holds the names of both columns.
+def read_table(
+    path: Path, kind: str, header: bool | None, source: Column, target: Column, delimiter: str | None = None
+) -> Iterator[Row]:
+    """TSV or CSV. With `header=None` the first line is a header if it names both columns, or two languages.
 
     Raises:
         ValueError: no telling which columns are meant, or a name asked for that the first line does not have.
     """
-    records = (record for record in (_tsv if kind == "tsv" else _csv)(path) if record[1] != [""])
+    found = _tsv(path) if kind == "tsv" else _csv(path, delimiter or ",")
+    records = (record for record in found if record[1] != [""])
     number, first = next(records, (0, None))
     if first is None:
         raise ValueError(f"{path}: the file has no rows")
-    if isinstance(first, str):
-        raise ValueError(f"{path}:{number}: {first}")
     where = f"{path}:{number}"
+    if isinstance(first, str):
+        raise ValueError(f"{where}: {first}{_other_delimiter(path, kind, delimiter)}")
+    if len(first) == 1 and (hint := _other_delimiter(path, kind, delimiter)):
+        raise ValueError(f"{where}: there is one column, {first[0][:80]!r}{hint}")
     by_name = [column for column in (source, target) if isinstance(column, str)]
     if by_name and header is False:
         raise ValueError(f"{where}: column names {by_name} need a header line, but header=False")
     asked = header is not None
     if not asked:
         header = bool(by_name) or {"source", "target"} <= set(first)
+        if not header and _are_languages(first):
+            header = True
+            _warn_once(
+                f"{where}: read as a header, since these are two languages: {first}. If they are a pair, say "
+                "header=False (in a recipe: data.options.header=false)."
+            )
     if header:
         indices = choose_columns(first, source, target, where)
     else:
         numbers = [str(i) for i in range(len(first))]
         indices = choose_columns(numbers, source, target, f"{where} (no header, so columns have numbers)")
         if not asked:
-            logger.warning("%s: read as data, not as a header: %r. Say header=True or False to be sure.", where, first)
+            _warn_once(
+                f"{where}: read as data, not as a header: {first}. Say header=False to be sure of it, or header=True "
+                "(in a recipe: data.options.header=false, or true)."
+            )
         records = chain([(number, first)], records)
     for number, cells in records:
         if isinstance(cells, str):
@@ -291,6 +310,36 @@ def read_table(path: Path, kind: str, header: bool | None, source: Column, targe
             yield Row(number, problem=f"{len(cells)} columns, expected {len(first)}")
         else:
             yield Row(number, cells[indices[0]], cells[indices[1]])
+
+
+@functools.lru_cache
+def _warn_once(message: str) -> None:
+    # A file is read for each of its splits
+    logger.warning("%s", message)
+
+
+def _are_languages(cells: Sequence[str]) -> bool:
+    """Whether a line holds two different codes of ISO 639-1, such as `de` and `pt-BR`, and nothing else."""
+    codes = [re.fullmatch(r"([A-Za-z]{2})([-_][A-Za-z]{2})?", cell) for cell in cells]
+    if len(cells) != 2 or None in codes or cells[0] == cells[1]:
+        return False
+    from babel import Locale
+
+    known = Locale("en").languages
+    return all(code[1].lower() in known for code in codes)
+
+
+def _other_delimiter(path: Path, kind: str, delimiter: str | None) -> str:
+    """What to say of a first line that is a single column: the options that read it as several, or nothing."""
+    line = next((text for _, text in read_lines(path) if text), "")
+    options = {"\t": "format='tsv'", ";": "delimiter=';'", "|": "delimiter='|'", ",": "format='csv'"}
+    if kind == "tsv":
+        options |= {mark: f"format='csv' and {options[mark]}" for mark in ";|"}
+    for mark, option in options.items():
+        if mark in line and mark != (delimiter or ("\t" if kind == "tsv" else ",")):
+            option = "delimiter=','" if kind == "csv" and mark == "," else option
+            return f"; if {mark!r} stands between the columns, say {option}"
+    return ""
 
 
 def read_jsonl(path: Path, source: Column, target: Column) -> Iterator[Row]:
@@ -367,16 +416,22 @@ def _tsv(path: Path) -> Iterator[tuple[int, list[str] | str]]:
         yield number, line.split("\t")
 
 
-def _csv(path: Path) -> Iterator[tuple[int, list[str] | str]]:
-    reader = csv.reader(_with_ends(read_lines(path)), strict=True)
+def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str] | str]]:
+    reader = csv.reader(_with_ends(read_lines(path)), delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
+        # The module's own limit, 131,072, is one for all who use it
+        usual = csv.field_size_limit(_LONGEST_FIELD)
         try:
             record = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             record = f"broken CSV: {error}"
+            if "field limit" in record:
+                record = f"a field has more than {_LONGEST_FIELD:,} characters: is a quote not closed?"
+        finally:
+            csv.field_size_limit(usual)
         yield number, record or [""]
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import datasets
 from datasets import Dataset, Features, IterableDataset, Value
@@ -42,6 +43,18 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _WARNINGS = 5
 
 
+class Layout(NamedTuple):
+    """How a TSV or CSV is laid out: `header` and `delimiter` of `load_pairs`."""
+
+    header: bool | None
+    delimiter: str | None
+
+    def check(self, kind: str, where: str | os.PathLike) -> None:
+        """Refuse a delimiter where it means nothing."""
+        if self.delimiter is not None and kind != "csv":
+            raise ValueError(f"delimiter={self.delimiter!r} is for CSV, and {where} is read as {kind}: leave it out")
+
+
 def load_pairs(
     path: str | os.PathLike,
     target_path: str | os.PathLike | None = None,
@@ -51,6 +64,7 @@ def load_pairs(
     target_column: Column = None,
     format: str | None = None,
     header: bool | None = None,
+    delimiter: str | None = None,
     config_name: str | None = None,
     revision: str | None = None,
     streaming: bool = False,
@@ -78,7 +92,9 @@ def load_pairs(
         target_column: likewise. Default: `target`, or the second of just two columns.
         format: `tsv`, `csv`, `jsonl` or `parquet`, where the file's name does not tell.
         header: whether a TSV or CSV begins with the names of its columns. None: it does if a column is asked for by
-            name, or if the first line holds `source` and `target`; otherwise it does not, and a warning says so.
+            name, or if the first line holds `source` and `target`, or two languages by their codes, such as `de` and
+            `en`; otherwise it does not. A warning tells what was taken for which.
+        delimiter: the character between the columns of a CSV. None: a comma.
         config_name: configuration of a Hub dataset.
         revision: commit, branch or tag of a Hub dataset.
         streaming: read while iterating; the result is an `IterableDataset`.
@@ -99,11 +115,14 @@ def load_pairs(
     path = os.fspath(path)
     here = Path(path).expanduser()
     columns = (source_column, target_column)
+    if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n'):
+        raise ValueError(f"delimiter={delimiter!r} must be one character, and no quote or end of a line")
+    layout = Layout(header, delimiter)
 
     if target_path is not None:
-        return _from_files((here, Path(target_path).expanduser()), split, columns, "text", header, streaming, on_error)
+        return _from_files((here, Path(target_path).expanduser()), split, columns, "text", layout, streaming, on_error)
     if here.is_dir():
-        return _from_folder(here, split, columns, header, streaming, on_error)
+        return _from_folder(here, split, columns, layout, streaming, on_error)
     if here.is_file():
         kind = format or format_of(here)
         if kind is None:
@@ -111,11 +130,12 @@ def load_pairs(
                 f"{path}: the name does not tell the format; give format= ({', '.join(FORMATS)}), or target_path="
                 " for parallel text files"
             )
-        return _from_files((here, here), split, columns, kind, header, streaming, on_error)
+        return _from_files((here, here), split, columns, kind, layout, streaming, on_error)
     if format_of(here) is not None or not HUB_NAME.fullmatch(path):
         raise FileNotFoundError(f"{path}: no such file or folder")
     if split is None:
         raise ValueError(f"split=None: say which split of the Hub dataset {path!r} is meant")
+    layout.check("dataset", path)
     with from_hub(path):
         dataset = datasets.load_dataset(path, config_name, split=split, revision=revision, streaming=streaming)
     return _from_dataset(dataset, path, None, columns, streaming, on_error)
@@ -126,7 +146,7 @@ def _from_files(
     split: str | None,
     columns: tuple[Column, Column],
     kind: str,
-    header: bool | None,
+    layout: Layout,
     streaming: bool,
     on_error: str,
 ) -> Dataset | IterableDataset:
@@ -136,8 +156,9 @@ def _from_files(
     for path in paths:
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file")
+    layout.check(kind, paths[0])
     return _dataset(
-        _file_pairs, streaming, paths=paths, split=split, columns=columns, kind=kind, header=header, on_error=on_error
+        _file_pairs, streaming, paths=paths, split=split, columns=columns, kind=kind, layout=layout, on_error=on_error
     )
 
 
@@ -146,7 +167,7 @@ def _file_pairs(
     split: str | None,
     columns: tuple[Column, Column],
     kind: str,
-    header: bool | None,
+    layout: Layout,
     on_error: str,
 ) -> Iterator[dict[str, str]]:
     if kind == "text":
@@ -156,7 +177,7 @@ def _file_pairs(
     elif kind == "parquet":
         rows = read_parquet(paths[0], *columns)
     else:
-        rows = read_table(paths[0], kind, header, *columns)
+        rows = read_table(paths[0], kind, layout.header, *columns, layout.delimiter)
     for row in _good(rows, (str(paths[0]), str(paths[1])), on_error):
         if split is None or split_of(row.source) == split:
             yield {"source": row.source, "target": row.target}
@@ -166,17 +187,19 @@ def _from_folder(
     folder: Path,
     split: str | None,
     columns: tuple[Column, Column],
-    header: bool | None,
+    layout: Layout,
     streaming: bool,
     on_error: str,
 ) -> Dataset | IterableDataset:
     if (folder / "state.json").is_file():
+        layout.check("dataset", folder)
         stored = datasets.load_from_disk(str(folder))
         return _from_dataset(stored, str(folder), split and check_split(split), columns, streaming, on_error)
     if split is None:
         raise ValueError(f"split=None: say which split of {folder} is meant; found: {listing(folder)}")
     names = SPLIT_ALIASES.get(split, (split,))
     if (folder / "dataset_dict.json").is_file():
+        layout.check("dataset", folder)
         stored = datasets.load_from_disk(str(folder))
         found = [name for name in stored if name in names]
         if len(found) != 1:
@@ -200,12 +223,13 @@ def _from_folder(
             choices += [((file, file), format_of(file)) for file in tables]
     if len(choices) == 1:
         # These files are the split, whole: nothing is dealt out
-        return _from_files(choices[0][0], None, columns, choices[0][1], header, streaming, on_error)
+        return _from_files(choices[0][0], None, columns, choices[0][1], layout, streaming, on_error)
     if choices or endings:
         raise ValueError(
             f"split={split!r}: which of {', '.join(file.name for file in endings.values())} in {folder} are meant?"
-            " One table is needed, or two parallel files whose endings source_column and target_column name."
+            " One table is needed, or two parallel files whose endings source_column= and target_column= name."
         )
+    layout.check("dataset", folder)
     try:
         dataset = datasets.load_dataset(str(folder), split=split, streaming=streaming)
     except FileNotFoundError as error:

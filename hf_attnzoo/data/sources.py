@@ -104,6 +104,14 @@ def load_annotated_source(task: str, name_or_path: str | os.PathLike, split: str
     return _load(name_or_path, split, options, {}, readers[task])
 
 
+def option_names() -> set[str]:
+    """Names of the options that a source has, or a reader of files."""
+    built_in = [*SOURCES.values(), *CAPTION_SOURCES.values(), *TEXT_SOURCES.values()]
+    readers = [load_pairs, load_captions, load_texts, load_labelled, load_tagged, load_questions]
+    names = {name for function in built_in + readers for name in inspect.signature(function).parameters}
+    return names - {"path", "split", "streaming"}
+
+
 def _load(
     name_or_path: str | os.PathLike,
     split: str | None,
@@ -127,7 +135,7 @@ def _load(
             )
     for option in known:
         if parameters[option].default is inspect.Parameter.empty and option not in options:
-            raise ValueError(f"{what} needs the option {option!r}")
+            raise ValueError(f"{what} needs the option {option!r}, {option}=...")
     try:
         return source(**given, **options)
     except FileNotFoundError as error:

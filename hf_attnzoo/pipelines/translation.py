@@ -148,7 +148,7 @@ class TranslationPipeline(GeneratingPipeline):
         if limit is not None and len(ids) > limit:
             raise ValueError(
                 f"the text that starts with {text[:40]!r} has {len(ids)} tokens, and the model's position table holds "
-                f"{limit}; split the text, or let truncation=True cut it"
+                f"{limit}; split the text, or let truncation=True cut it (--truncate on a command line)"
             )
         if not ids:
             # An encoder reads at least one token, and the end is what would follow a text that isn't there

@@ -19,9 +19,11 @@ from transformers import (
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 
 from ..data import EpochBatchSampler, ShiftedBlocks, StreamedBatches, TokenBudgetBatchSampler
-from ..registry import Family
+from ..registry import FAMILIES, Family
+from .catalog import recipes_of
 from .choosing import Patience
 from .energy import EnergyMeter
+from .keys import BATCH_KEYS, told_by_keys
 from .optimization import ADADELTA, EPOCH_DECAY, optimizer_class, own_schedule, scheduler_arguments
 from .resume import CHECKPOINTS
 from .scheduled_sampling import ScheduledSampling
@@ -55,7 +57,7 @@ def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:
     for name in fields:
         if name != "preset" and name not in known:
             raise ValueError(
-                f"model.{name} is no field of {config_class.__name__}; did you mean {nearest(name, known)!r}?"
+                f"model.{name} is no field of {config_class.__name__}; {_what_instead(name, known, recipe, family)}"
             )
         if name in _FOLLOWS:
             raise ValueError(f"model.{name} follows from the tokenizer: set tokenizer.{_FOLLOWS[name]}")
@@ -66,6 +68,23 @@ def model_settings(recipe: Recipe, family: Family) -> dict[str, Any]:
             "set one of them"
         )
     return fields
+
+
+def _what_instead(name: str, known: list[str], recipe: Recipe, family: Family) -> str:
+    """What to do about a field that a configuration doesn't have, but maybe that of another family has."""
+    others = [
+        other.name
+        for other in FAMILIES.values()
+        if other is not family and name in {field.name for field in dataclasses.fields(other.config_class)}
+    ]
+    if not others or recipe.pretrained.model is not None:
+        return f"did you mean {nearest(name, known)!r}?"
+    config_class = family.config_class
+    presets = f', or say model="{{preset: NAME}}", one of {", ".join(config_class.presets)}'
+    return (
+        f"it is one of {', '.join(others)}: for family={family.name} take one of its recipes, "
+        f"{', '.join(recipes_of(family.name))}{presets if config_class.presets else ''}"
+    )
 
 
 def heed_launcher(recipe: Recipe) -> Recipe:
@@ -129,8 +148,11 @@ def build_model(recipe: Recipe, family: Family, task: Task, processor: Processor
     fields = model_settings(recipe, family)
     fields |= task.model_fields(processor)
     preset = fields.pop("preset", None)
+    keys = {name: f"model.{name}" for name in config_class.__dataclass_fields__} | {"name": "model.preset"}
+    keys |= {name: f"tokenizer.{key}" for name, key in _FOLLOWS.items()}
     try:
-        config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
+        with told_by_keys(keys):
+            config = config_class.from_preset(preset, **fields) if preset else config_class(**fields)
     except StrictDataclassError as error:
         raise ValueError(f"model.{wrong_type(error, config_class, fields)}") from error
     return family.model_class(task.head)(config)
@@ -271,7 +293,8 @@ def build_trainer(
         )
     else:
         lengths = task.source_lengths(train, model), task.target_lengths(train)
-        batches = sampler_class(*lengths, **budget, num_processes=arguments.world_size)
+        with told_by_keys(BATCH_KEYS):
+            batches = sampler_class(*lengths, **budget, num_processes=arguments.world_size)
     _check_sense(recipe, task, model)
     sampling = section.scheduled_sampling
     # What is wrong with a schedule is told now, not when training begins.

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from .reading import read_yaml
 from .schema import nearest
 
 _HERE = Path(__file__).parent
@@ -19,6 +20,16 @@ def shipped_recipes() -> dict[str, Path]:
     folder = recipe_folder()
     own, papers = (sorted(place.glob("*.yaml"), key=lambda path: path.stem) for place in (folder, folder / _PAPERS))
     return {path.stem: path for path in own} | {f"{_PAPERS}/{path.stem}": path for path in papers}
+
+
+def recipes_of(family: str) -> list[str]:
+    """Names of the shipped recipes of a family, those of papers left out."""
+    own = {name: path for name, path in shipped_recipes().items() if not name.startswith(_PAPERS)}
+    return [
+        name
+        for name, path in own.items()
+        if read_yaml(path.read_text(encoding="utf-8"), str(path)).get("family") == family
+    ]
 
 
 def find_recipe(name_or_path: str) -> Path:

@@ -1,11 +1,19 @@
 """Folders that are there whole or not at all, and disks that are full."""
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
+
+try:
+    import resource
+except ImportError:
+    # Windows has no such limits
+    resource = None
 
 # What torch's writer says of a disk that is full holds one of these.
 _WRITER = ("inline_container", "PytorchStreamWriter", "file write failed")
@@ -26,9 +34,21 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(word in str(error) for word in _WRITER):
             raise
-        place = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-        free = shutil.disk_usage(place).free / 1e6
-        raise OSError(f"{path} can't be written: {error} ({free:,.0f} MB are free there)") from error
+        raise OSError(f"{path} can't be written: {error} ({_room(error, path)})") from error
+
+
+def _room(error: Exception, path: Path) -> str:
+    """What keeps a file from being written: a limit on files, or a disk that is full."""
+    too_large = getattr(error, "errno", None) == errno.EFBIG or os.strerror(errno.EFBIG) in str(error)
+    # torch's writer doesn't say why it fails
+    if resource is not None and (too_large or isinstance(error, RuntimeError)):
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY:
+            return f"no file may have more than {limit / 1e6:,.1f} MB here: see ulimit -f"
+    if too_large:
+        return "the file system takes no file as large"
+    place = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return f"{shutil.disk_usage(place).free / 1e6:,.0f} MB are free there"
 
 
 def discard(folder: Path) -> None:

@@ -17,6 +17,9 @@ def figures(told: DryRun) -> list[tuple[str, str, str]]:
     """
     shape, trained = told.shape, told.trained
     rows_of = counted(shape.rows, "row")
+    devices = f"{told.devices} x {told.device}"
+    if told.device == CPU and told.devices > 1:
+        devices = f"{told.devices} processes of this machine"
     sides = f"{rows_of} of {counted(shape.target, 'token')}"
     if shape.source:
         sides = f"{rows_of} of {shape.source} + {counted(shape.target, 'token')}"
@@ -25,7 +28,7 @@ def figures(told: DryRun) -> list[tuple[str, str, str]]:
         ("parameters", f"{told.parameters:,}", f"{told.model}, {counted(told.vocabulary, 'word')}"),
         *_trained(told),
         ("batch of one device", counted(shape.tokens, "token"), sides),
-        ("tokens per step", f"{told.tokens_per_step:,}", f"{told.devices} x {told.device}"),
+        ("tokens per step", f"{told.tokens_per_step:,}", devices),
         ("steps", _number(told.steps), ""),
         ("tokens", _number(told.tokens), ""),
         (

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from rich.console import Console
 from transformers import PreTrainedModel
 
 from ..data import CAPTION_SOURCES, SOURCES, TEXT_SOURCES, token_lengths
 from ..data.formats import read_text
-from .building import build_model
+from ..wording import counted
+from .building import build_model, model_settings
 from .costs import (
     DEVICES,
     STRATEGIES,
@@ -23,9 +25,10 @@ from .costs import (
     training_flops,
     training_hours,
 )
+from .keys import LENGTH_KEYS, TOKENIZER_KEYS, data_keys, told_by_keys
 from .lora import LoRAPlan, plan_lora
 from .reading import read_yaml
-from .run import find_family
+from .run import find_family, load_splits
 from .schema import Recipe
 from .starting import StartingPoint, checkpoint_here, missing_weights, starting_config, starting_processor
 from .tasks import make_task
@@ -41,6 +44,8 @@ _FP32 = 4
 _LENGTH = 30
 # Rows of a built-in source that are drawn to see their lengths and vocabulary.
 _SAMPLE, _PICTURES = 500, 50
+# Pairs of a person's own that are looked at, if there are more.
+_OWN = 10_000
 # Auto class of a task's models -> what their batches are made of.
 _KINDS = {
     "AutoModelForSeq2SeqLM": "pairs",
@@ -159,18 +164,20 @@ def dry_run(
     source_length: int | None = None,
     target_length: int | None = None,
 ) -> DryRun:
-    """Build what a recipe asks for, without its data, and reckon what training it takes.
+    """Build what a recipe asks for, and reckon what training it takes. Of its data, pairs of texts that lie here are
+    read, and no others.
 
     Args:
         recipe: what to do.
-        devices: how many. Default: `None`, as many as the configuration of Accelerate says, or 1.
+        devices: how many; of `cpu`, processes that share this machine. Default: `None`, as many as the configuration
+            of Accelerate says, or 1.
         device_kind: a key of `costs.DEVICES`, or `cpu`, this machine, at the speed of the steps that are trained.
         strategy: a key of `costs.STRATEGIES`. Default: `None`, what the configuration of Accelerate says, or `ddp`.
         accelerate: a configuration of Accelerate, as in `training/accelerate`; its precision goes before the recipe's.
         utilization: share of the peak that training reaches. Default: `None`, 0.35 of attention alone, 0.1 of
             recurrent models.
-        source_length: tokens of a source, on average. Default: `None`, what a built-in source has, or the recipe's
-            limit, or 30.
+        source_length: tokens of a source, on average. Default: `None`, what a built-in source or pairs in files have,
+            or the recipe's limit, or 30.
         target_length: likewise.
 
     Returns:
@@ -182,6 +189,7 @@ def dry_run(
     family = find_family(recipe)
     task = make_task(recipe.task or family.task, recipe)
     task.check()
+    model_settings(recipe, family)
     if task.head not in _KINDS:
         raise ValueError(f"a dry run knows no {task.card.task_name.lower()}: train it with training.max_steps=2")
     kind = _KINDS[task.head]
@@ -220,7 +228,7 @@ def dry_run(
         raise ValueError(f"utilization={utilization} is measured with device_kind={CPU!r}: leave it out")
 
     assumed: list[str] = []
-    processor, lengths = _vocabulary(recipe, task, assumed, start)
+    processor, lengths, rows = _vocabulary(recipe, task, assumed, start)
     if kind in ("classes", "tags"):
         task.labels = ("one", "other")
         assumed.append("two classes")
@@ -247,10 +255,15 @@ def dry_run(
     if section.gradient_checkpointing:
         flops *= 4 / 3
         assumed.append("gradient checkpointing repeats the forward pass: a third more operations")
-    steps = _steps(recipe, shape, per_step, assumed)
+    steps = _steps(recipe, rows, shape, per_step, assumed)
 
     memory = device_memory = None
+    together = devices
     if device_kind == CPU:
+        # All processes of a machine have what one of them would have.
+        together = min(devices, launched.get("machines", 1))
+        if devices > together:
+            assumed.append(f"{devices} processes share the processors of {counted(together, 'machine')} like this one")
         utilization, rate = 1.0, trained.counted / trained.seconds
         assumed.append(
             f"this machine goes on at the speed of the second step, {rate / 1e9:,.1f} GFLOP/s; "
@@ -272,10 +285,10 @@ def dry_run(
             lora=lora,
         )
         assumed.append(
-            f"{utilization:.0%} of the peak of a {device_kind}, {rate / 1e12:,.1f} TFLOP/s in {precision}; "
+            f"{utilization:.0%} of the peak of one {device_kind}, {rate / 1e12:,.1f} TFLOP/s in {precision}; "
             "evaluations, checkpoints and waiting for data or other devices beyond that are not in it"
         )
-    hours = None if steps is None else training_hours(flops * steps, devices, rate, utilization)
+    hours = None if steps is None else training_hours(flops * steps, together, rate, utilization)
     return DryRun(
         name=recipe.name,
         model=type(model).__name__,
@@ -300,7 +313,7 @@ def dry_run(
 
 
 def _launched(path: Path) -> dict[str, Any]:
-    """Devices, strategy and precision of a configuration of Accelerate."""
+    """Devices, machines, strategy and precision of a configuration of Accelerate."""
     content = read_yaml(read_text(path), str(path))
     kind = content.get("distributed_type") if isinstance(content, dict) else None
     if kind is None:
@@ -313,40 +326,66 @@ def _launched(path: Path) -> dict[str, Any]:
     if strategy == "zero":
         stage = (content.get("deepspeed_config") or {}).get("zero_stage", 2)
         strategy = f"zero{stage}" if stage else "ddp"
-    launched = {"devices": content.get("num_processes", 1), "strategy": strategy}
+    launched = {"devices": content.get("num_processes", 1), "machines": content.get("num_machines", 1)}
+    launched["strategy"] = strategy
     mixed = content.get("mixed_precision")
     return launched | ({"precision": mixed} if mixed in ("bf16", "fp16") else {})
 
 
 def _vocabulary(
     recipe: Recipe, task: Task, assumed: list[str], start: StartingPoint | None
-) -> tuple[Any, tuple[float, float] | None]:
-    """What fields of the model follow from, and mean lengths of source and target where rows can be drawn."""
+) -> tuple[Any, tuple[float, float] | None, int | None]:
+    """What fields of the model follow from; mean lengths of source and target, and how many rows there are, where rows
+    can be drawn or read here."""
     data, section = recipe.data, recipe.tokenizer
     source = {"source": data.source, **data.options, **data.train}["source"]
-    if source in SOURCES or source in CAPTION_SOURCES or source in TEXT_SOURCES:
+    sources = source if isinstance(source, list) else [source]
+    if sources[0] in SOURCES or sources[0] in CAPTION_SOURCES or sources[0] in TEXT_SOURCES:
+        source = sources[0]
         options = {**data.options, **data.train}
         options = {name: value for name, value in options.items() if name not in ("source", "skip", "take")}
         most = _PICTURES if source in CAPTION_SOURCES else _SAMPLE
         options["size"] = min(options.get("size", most), most)
-        rows = task.load(source, training=True, **{"split": "train", **options})
-        if start is None:
-            processor = task.build_processor(rows)
-        else:
-            processor = starting_processor(start, recipe, task, rows, Console(quiet=True))
-        prepared, _ = task.prepare(rows, processor)
-        targets = token_lengths(prepared, "labels").mean()
-        sources = token_lengths(prepared, "input_ids").mean() if "input_ids" in prepared.column_names else 0.0
+        with told_by_keys(data_keys(recipe, "train")):
+            rows = task.load(source, training=True, **{"split": "train", **options})
+        processor, lengths, _ = _lengths(recipe, task, rows, start)
         drawn = "row that was drawn" if len(rows) == 1 else "rows that were drawn"
         assumed.append(f"vocabulary and lengths of {len(rows)} {drawn}")
-        return processor, (float(sources), float(targets))
+        return processor, lengths, {**data.options, **data.train}.get("size")
+    lengths = kept = None
+    pairs = _KINDS[task.head] == "pairs" and not data.streaming
+    if pairs and None not in sources and all(Path(item).expanduser().exists() for item in sources):
+        rows = load_splits(recipe, task, ("train",))["train"]
+        some = rows.select(range(0, len(rows), math.ceil(len(rows) / _OWN)))
+        processor, lengths, share = _lengths(recipe, task, some, start)
+        kept = round(share * len(rows))
+        if len(some) == len(rows):
+            assumed.append(f"vocabulary and lengths of {counted(kept, 'pair')} for training, which were read")
+            return processor, lengths, kept
+        assumed.append(f"lengths of {len(some):,} of {counted(len(rows), 'pair')} for training, which were read")
     if start is not None:
         # Sizes are the checkpoint's
-        return None, None
+        return None, lengths, kept
     sizes = section.vocab_size if isinstance(section.vocab_size, list) else [section.vocab_size] * 2
     assumed.append(f"a vocabulary as large as tokenizer.vocab_size={section.vocab_size} allows")
     slots = section.copy_slots or 0
-    return _Vocabulary(sizes[0], sizes[1] + slots), None
+    return _Vocabulary(sizes[0], sizes[1] + slots), lengths, kept
+
+
+def _lengths(
+    recipe: Recipe, task: Task, rows: Dataset, start: StartingPoint | None
+) -> tuple[Any, tuple[float, float], float]:
+    """A tokenizer or processor of rows; mean lengths of sources and targets; the share of rows that isn't too long."""
+    if start is None:
+        with told_by_keys(TOKENIZER_KEYS):
+            processor = task.build_processor(rows)
+    else:
+        processor = starting_processor(start, recipe, task, rows, Console(quiet=True))
+    with told_by_keys(LENGTH_KEYS):
+        prepared, kept = task.prepare(rows, processor)
+    targets = token_lengths(prepared, "labels").mean()
+    sources = token_lengths(prepared, "input_ids").mean() if "input_ids" in prepared.column_names else 0.0
+    return processor, (float(sources), float(targets)), len(kept) / len(rows)
 
 
 def _shape(
@@ -376,7 +415,8 @@ def _shape(
         if kind == "pictures":
             lengths[0] = math.prod(model.config.grid_size)
         elif drawn is None:
-            assumed.append(f"sources of {lengths[0]} and targets of {lengths[1]} tokens on average")
+            hint = ": --source-length and --target-length say otherwise" if None in given else ""
+            assumed.append(f"sources of {lengths[0]} and targets of {lengths[1]} tokens on average{hint}")
         shape = BatchShape(1, *lengths)
     rows = training.batch_tokens // shape.tokens
     if rows == 0:
@@ -384,11 +424,10 @@ def _shape(
     return dataclasses.replace(shape, rows=min(rows, training.batch_rows or rows))
 
 
-def _steps(recipe: Recipe, shape: BatchShape, per_step: int, assumed: list[str]) -> int | None:
+def _steps(recipe: Recipe, rows: int | None, shape: BatchShape, per_step: int, assumed: list[str]) -> int | None:
     training = recipe.training
     if training.max_steps != -1:
         return training.max_steps
-    rows = {**recipe.data.options, **recipe.data.train}.get("size")
     if rows is None:
         assumed.append(f"training.epochs={training.epochs} of data whose size isn't known: say training.max_steps")
         return None

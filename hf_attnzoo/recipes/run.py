@@ -17,10 +17,11 @@ from ..data import CAPTION_SOURCES, SOURCES, SPLITS, TEXT_SOURCES, token_lengths
 from ..hub import RunFacts, load_average
 from ..registry import FAMILIES, Family
 from ..wording import counted, counted_unit
-from .building import build_model, build_trainer, generation_config, heed_launcher
+from .building import build_model, build_trainer, generation_config, heed_launcher, model_settings
 from .choosing import ending_of, tell_ending
 from .disk import discard
 from .energy import check_energy, energy_of
+from .keys import LENGTH_KEYS, TOKENIZER_KEYS, data_keys, told_by_keys
 from .lora import ADAPTER, Adapter, is_adapter
 from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
@@ -82,6 +83,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     task = make_task(recipe.task or family.task, recipe)
     task.check()
     check_energy(recipe.training)
+    # What is wrong with it is told before there are data.
+    model_settings(recipe, family)
     set_seed(recipe.seed)
     disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
@@ -104,7 +107,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     datasets = {}
     with starting_point(recipe, family) as start:
         if start is None:
-            processor = task.build_processor(learnt)
+            with told_by_keys(TOKENIZER_KEYS):
+                processor = task.build_processor(learnt)
         else:
             processor = starting_processor(start, recipe, task, learnt, console)
             digests["pretrained"] = start.digest()
@@ -112,7 +116,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
             if split == "train" and stream is not None:
                 datasets[split] = stream
                 continue
-            datasets[split], rows[split] = task.prepare(rows[split], processor)
+            with told_by_keys(LENGTH_KEYS):
+                datasets[split], rows[split] = task.prepare(rows[split], processor)
             if split != "train":
                 datasets[split] = task.for_evaluation(datasets[split], processor)
         if start is None:
@@ -239,12 +244,13 @@ def find_family(recipe: Recipe) -> Family:
     return family
 
 
-def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
+def load_splits(recipe: Recipe, task: Task, names: Sequence[str] = SPLITS) -> dict[str, Dataset]:
     """The three splits of the data.
 
     Args:
         recipe: whose `data` section says where they are.
         task: of the recipe.
+        names: of those that are wanted. Default: all three.
 
     Returns:
         `train`, `validation` and `test`; `train` is an `IterableDataset` with `data.streaming`.
@@ -255,7 +261,7 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
     if recipe.data.streaming:
         task.check_stream()
     splits = {}
-    for split in SPLITS:
+    for split in names:
         parts = []
         for source in _sources(recipe, split):
             # A file that is named for one split is all of it; one that is named for all of them is dealt out, also
@@ -266,7 +272,8 @@ def load_splits(recipe: Recipe, task: Task) -> dict[str, Dataset]:
             skip, take = (arguments.pop(name, None) for name in ("skip", "take"))
             if recipe.data.streaming:
                 arguments["streaming"] = True
-            rows = task.load(source, training=split == "train", **arguments)
+            with told_by_keys(data_keys(recipe, split)):
+                rows = task.load(source, training=split == "train", **arguments)
             if not isinstance(rows, Dataset) and not recipe.data.streaming:
                 raise ValueError(f"data: {source!r} is streamed, and a run needs all of it: set data.streaming=true")
             for name, number in (("skip", skip), ("take", take)):

@@ -28,6 +28,7 @@ from ..models.configuration_attnzoo import AttnZooConfig
 from ..models.tokenization_attnzoo import tokenizer_sides, vocabulary_sizes
 from ..registry import Family
 from .building import model_settings
+from .keys import TOKENIZER_KEYS, told_by_keys
 from .reporting import say
 from .schema import PretrainedSection, Recipe, both_sides, wrong_type
 from .tasks.base import Processor, Task
@@ -211,7 +212,8 @@ def starting_processor(start: StartingPoint, recipe: Recipe, task: Task, rows: D
     """
     how, config = recipe.pretrained.tokenizer, _config(start.folder)
     if how == "train":
-        processor = task.build_processor(rows)
+        with told_by_keys(TOKENIZER_KEYS):
+            processor = task.build_processor(rows)
         task.adopt(processor, config)
         say(console, f"tokenizer: trained anew, its embeddings don't come from {start.name}")
         return processor

@@ -1,6 +1,7 @@
 """Pictures: sizes, labels that keep apart, files written whole."""
 
 import os
+import re
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
@@ -155,6 +156,33 @@ def test_a_style_of_the_readers_own_changes_nothing(recwarn):
         with matplotlib.rc_context(own):
             assert plotting.render(draw(), "png") == plain
     assert not recwarn.list
+
+
+def test_characters_without_a_font_are_told_once(tmp_path, caplog, recwarn, monkeypatch):
+    monkeypatch.setattr(plotting, "_told", set())
+    monkeypatch.setattr(plotting, "usable_fonts", lambda: ["DejaVu Sans"])
+    monkeypatch.setattr(plotting, "_installed", lambda: frozenset(["DejaVu Sans"]))
+    # A syllable of Gurmukhi, an ideograph, and what DejaVu has
+    drawn = uniform(["\u0a15\u0a3e", "a"], ["\u4e2d", "я", "</s>"])
+    drawn.plot(tmp_path / "map.png", title="\u4e2d")
+    drawn.animate(tmp_path / "map.gif")
+    seen = ImageAttentionMap(["\u4e2d"], np.ones((1, 2, 2)) / 4, Image.new("RGB", (8, 8)))
+    seen.overlay(tmp_path / "seen.png")
+    [record] = caplog.records
+    # The second character stands on the first, and is missing with it
+    assert re.match("no font here has \u0a15\u0a3e?\u4e2d: boxes are drawn instead", record.getMessage())
+    assert "Install Noto Sans CJK SC, Noto Sans Gurmukhi (https" in record.getMessage()
+    assert not recwarn.list
+
+
+def test_an_installed_font_of_the_script_is_taken(monkeypatch):
+    monkeypatch.setattr(plotting, "usable_fonts", lambda: ["DejaVu Sans"])
+    monkeypatch.setattr(plotting, "_installed", lambda: frozenset(["Noto Sans Gurmukhi", "Noto Sans Thai"]))
+    assert plotting.fonts_for(["a\u0a15", "\u4e2d"]) == ["DejaVu Sans", "Noto Sans Gurmukhi"]
+    names = {"\u1780": "Khmer", "\u0e01": "Thai", "\u3042": "CJK JP", "\ud55c": "CJK KR", "\u0b95\u0bbe": "Tamil"}
+    names |= {"\u3002\uff0c": "CJK SC", "\u0964": "Devanagari"}
+    for characters, name in names.items():
+        assert {plotting._noto_font(character) for character in characters} == {f"Noto Sans {name}"}
 
 
 def test_refusals(tmp_path):

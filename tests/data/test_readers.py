@@ -1,3 +1,4 @@
+import csv
 import gzip
 import json
 import logging
@@ -141,15 +142,32 @@ def test_byte_order_marks(tmp_path):
 
 class TestColumns:
     def test_header(self, tmp_path, caplog):
-        path = write(tmp_path / "x.tsv", "en\tfr\na\tb\n")
+        path = write(tmp_path / "x.tsv", "here\tthere\na\tb\n")
         assert pairs_of(load_pairs(path, header=True)) == [("a", "b")]
-        assert pairs_of(load_pairs(path, source_column="fr", target_column="en")) == [("b", "a")]
-        assert pairs_of(load_pairs(path, source_column="fr")) == [("b", "a")]
-        assert pairs_of(load_pairs(path, target_column="fr")) == [("a", "b")]
-        assert pairs_of(load_pairs(path, header=False)) == [("en", "fr"), ("a", "b")]
+        assert pairs_of(load_pairs(path, source_column="there", target_column="here")) == [("b", "a")]
+        assert pairs_of(load_pairs(path, source_column="there")) == [("b", "a")]
+        assert pairs_of(load_pairs(path, target_column="there")) == [("a", "b")]
+        assert pairs_of(load_pairs(path, header=False)) == [("here", "there"), ("a", "b")]
         assert caplog.text == ""
-        assert pairs_of(load_pairs(path)) == [("en", "fr"), ("a", "b")]
-        assert "x.tsv:1: read as data, not as a header: ['en', 'fr']" in caplog.text
+        for _ in range(3):
+            assert pairs_of(load_pairs(path)) == [("here", "there"), ("a", "b")]
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{path}:1: read as data, not as a header: ['here', 'there']. Say header=False to be sure of it, or "
+            "header=True (in a recipe: data.options.header=false, or true)."
+        ]
+
+    @pytest.mark.parametrize("first", ["de,en", "pt-BR,ZH_cn"])
+    def test_two_languages_are_a_header(self, tmp_path, caplog, first):
+        path = write(tmp_path / "x.csv", f"{first}\na,b\n")
+        assert pairs_of(load_pairs(path)) == [("a", "b")]
+        assert pairs_of(load_pairs(path, header=False)) == [tuple(first.split(",")), ("a", "b")]
+        [record] = caplog.records
+        assert "x.csv:1: read as a header, since these are two languages" in record.getMessage()
+        assert "data.options.header=false" in record.getMessage()
+
+    @pytest.mark.parametrize("first", ["de,de", "de,xx", "war,was", "no,nein"])
+    def test_other_words_are_a_pair(self, tmp_path, first):
+        assert pairs_of(load_pairs(write(tmp_path / "x.csv", f"{first}\n"))) == [tuple(first.split(","))]
 
     def test_source_and_target_are_found_in_any_order(self, tmp_path):
         path = write(tmp_path / "x.csv", "target,note,source\nb,n,a\n")
@@ -172,11 +190,38 @@ class TestColumns:
             ("alone\n", {}, "columns found: '0'"),
             ("", {}, "the file has no rows"),
             ("source\ttarget\n", {}, "no usable rows"),
+            ("a,b\n", {}, "one column, 'a,b'; if ',' stands between the columns, say format='csv'"),
+            ("a;b\n", {}, "if ';' stands between the columns, say format='csv' and delimiter=';'"),
+            ("a\tb\n", {"delimiter": "\t"}, r"delimiter='\\t' is for CSV, and .*x\.tsv is read as tsv: leave it out"),
+            ("a\tb\n", {"delimiter": "ab"}, "delimiter='ab' must be one character"),
         ],
     )
     def test_refuses_clearly(self, tmp_path, text, options, message):
         with pytest.raises(ValueError, match=message):
             load_pairs(write(tmp_path / "x.tsv", text), **options)
+
+    def test_what_stands_between_columns_is_told(self, tmp_path):
+        path = write(tmp_path / "x.csv", 'de;en\n"a; c";b,\n')
+        with pytest.raises(ValueError, match=r"x\.csv:1: there is one column, 'de;en'; .* say delimiter=';'"):
+            load_pairs(path)
+        assert pairs_of(load_pairs(path, delimiter=";")) == [("a; c", "b,")]
+        quoted = write(tmp_path / "quoted.csv", '"de";"en"\n"a";"b"\n')
+        with pytest.raises(ValueError, match=r"quoted\.csv:1: broken CSV: .*; if ';' stands .* say delimiter=';'"):
+            load_pairs(quoted)
+        assert pairs_of(load_pairs(quoted, delimiter=";")) == [("a", "b")]
+        with pytest.raises(ValueError, match="say format='tsv'"):
+            load_pairs(write(tmp_path / "tabs.csv", "a\tb\n"))
+        with pytest.raises(ValueError, match="say delimiter=','"):
+            load_pairs(write(tmp_path / "commas.csv", "a,b\n"), delimiter=";")
+
+    def test_a_long_field_of_csv(self, tmp_path):
+        before = csv.field_size_limit()
+        path = write(tmp_path / "x.csv", f'"{"a " * 100_000}",b\n')
+        assert pairs_of(load_pairs(path, header=False)) == [("a " * 100_000, "b")]
+        assert csv.field_size_limit() == before
+        open_quote = write(tmp_path / "y.csv", 'a,b\n"' + f"{'c ' * 500_000}\n" * 17)
+        with pytest.raises(ValueError, match=r"y\.csv:2: a field has more than 16,777,216 characters: is a quote not"):
+            load_pairs(open_quote, header=False)
 
 
 # Each file's second row is bad, its first and third are good
@@ -312,7 +357,7 @@ class TestFolders:
         assert pairs_of(load_pairs(tmp_path, split="validation", **options)) == [("b", "B")]
         assert pairs_of(load_pairs(tmp_path, split="val", source_column="de", target_column="en")) == [("B", "b")]
         with pytest.raises(
-            ValueError, match=r"which of train\.de\.gz, train\.en in .* source_column and target_column"
+            ValueError, match=r"which of train\.de\.gz, train\.en in .* source_column= and target_column= name"
         ):
             load_pairs(tmp_path, split="train")
         with pytest.raises(ValueError, match=r"split=None: say which split .* README\.md, train\.de\.gz"):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import hf_attnzoo
 from hf_attnzoo.cli import app
-from hf_attnzoo.recipes import build_recipe, dry_run, load_recipe, run_recipe, shipped_recipes, trial
+from hf_attnzoo.recipes import build_recipe, dry_run, load_recipe, rehearsing, run_recipe, shipped_recipes, trial
 from hf_attnzoo.recipes.planning import figures, notes
 
 SHIPPED = shipped_recipes()
@@ -94,6 +94,61 @@ def test_a_configuration_of_accelerate_says_how(recipe_content, tmp_path):
     file.write_text(text.format("TPU"))
     with pytest.raises(ValueError, match="distributed_type='TPU' is none of"):
         dry_run(recipe, accelerate=file)
+
+
+def test_processes_share_a_processor(recipe_content, tmp_path, monkeypatch):
+    steps = trial.Steps(trial.BatchShape(1, 2, 2), 9, None, (1.0, 1.0), None, 10**9, 1.0, 8.0)
+    monkeypatch.setattr(rehearsing, "try_steps", lambda *args: (steps, 0, []))
+    recipe = build_recipe(recipe_content(tmp_path))
+    one = dry_run(recipe, device_kind="cpu")
+    file = tmp_path / "cpus.yaml"
+    for machines, times in ((1, 4), (2, 2)):
+        file.write_text(f"distributed_type: MULTI_GPU\nnum_processes: 4\nnum_machines: {machines}\n")
+        many = dry_run(recipe, device_kind="cpu", accelerate=file)
+        # Of as many steps, each of four batches
+        assert many.tokens_per_step == 4 * one.tokens_per_step
+        assert many.hours == pytest.approx(times * one.hours)
+        assert dry_run(recipe, device_kind="h100", accelerate=file).hours == pytest.approx(
+            dry_run(recipe, device_kind="h100").hours
+        )
+    assert ("tokens per step", f"{many.tokens_per_step:,}", "4 processes of this machine") in figures(many)
+    assert "note: 4 processes share the processors of 2 machines like this one" in notes(many)
+
+
+def test_pairs_that_are_here_are_read(recipe_content, tmp_path, monkeypatch):
+    file = tmp_path / "pairs.tsv"
+    # Sources of 2 and 4 symbols and an end, targets of 1 and an end; one in ten is too long
+    lines = ["a b\tx\n", "a b a b\tx\n"] * 9 + ["a b a b a b\tx\n"] * 2
+    file.write_text("".join(lines))
+    changes = {
+        "data": {
+            "source": str(tmp_path / "nowhere.tsv"),
+            "train": {"source": str(file), "header": False},
+            "max_source_length": 5,
+        },
+        "training__max_steps": -1,
+        "training__epochs": 3,
+        "training__batch_tokens": 24,
+    }
+    recipe = build_recipe(recipe_content(tmp_path, **changes))
+    told = dry_run(recipe, device_kind="h100")
+    assert (told.shape.source, told.shape.target, told.shape.rows) == (4, 2, 4)
+    # 18 pairs, 4 a batch
+    assert told.steps == 3 * 5
+    # a, b, x, and four that every vocabulary has
+    assert told.vocabulary == 7
+    assert "note: vocabulary and lengths of 18 pairs for training, which were read" in notes(told)
+    monkeypatch.setattr(rehearsing, "_OWN", 5)
+    told = dry_run(recipe, device_kind="h100")
+    assert told.vocabulary == 8000
+    # Those at 0, 4, ... 16 are short, and none of them is left out
+    assert (told.shape.source, told.steps) == (3, 3 * 5)
+    assert "note: lengths of 5 of 20 pairs for training, which were read" in notes(told)
+    changes |= {"training__batch_tokens": 100}
+    changes["data"]["train"] = {"source": "someone/pairs"}
+    told = dry_run(build_recipe(recipe_content(tmp_path, **changes)))
+    assert told.steps is None
+    assert any("--source-length and --target-length say otherwise" in note for note in notes(told))
 
 
 def test_a_large_model_is_cut_for_the_steps_and_nothing_else(recipe_content, tmp_path, monkeypatch):
@@ -221,7 +276,7 @@ def test_the_command_prints_a_table_or_json(tmp_path, monkeypatch):
     assert told["memory"]["total"] == sum(value for name, value in told["memory"].items() if name != "total")
     assert f"{told['parameters']:,}" in done.stdout
     assert f"{told['tokens']:,}" in done.stdout
-    assert "note: 10% of the peak of a a100-80gb" in done.stdout
+    assert "note: 10% of the peak of one a100-80gb" in done.stdout
 
 
 def test_options_of_a_dry_run_are_for_one():

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, pipeline
 
 from hf_attnzoo.data import load_source
-from hf_attnzoo.recipes import build_recipe, run_recipe
+from hf_attnzoo.recipes import build_recipe, dry_run, run_recipe
 from hf_attnzoo.recipes import run as run_module
 from hf_attnzoo.recipes.run import data_name, languages, load_splits
 from hf_attnzoo.recipes.saving import check_reload
@@ -263,13 +263,19 @@ def test_a_damaged_model_is_noticed(tiny_run, recipe_content, tmp_path):
         ({"data__source": None}, "data.source is missing"),
         ({"data__sources": "x"}, "unknown key data.sources; did you mean data.source?"),
         ({"data__test": {"sise": 3}}, "has no option 'sise'; did you mean 'size'?"),
-        ({"data__validation": {"size": 0}}, "size=0"),
+        (
+            {"data__validation": {"size": 0}},
+            "size=0 must be an integer of at least 1 (in a recipe: data.validation.size)",
+        ),
+        ({"data__options": {"min_length": 5, "max_length": 4}}, "data.options.min_length, data.options.max_length)"),
+        ({"tokenizer__vocab_size": 3}, "got 3 (in a recipe: tokenizer.vocab_size, tokenizer.kind)"),
+        ({"model__dropout": 2}, "(in a recipe: model.dropout)"),
         ({"model__vocab_size": 9}, "model.vocab_size follows from the tokenizer: set tokenizer.vocab_size"),
         ({"model__source_vocab_size": 9}, "model.source_vocab_size follows from the tokenizer"),
         ({"model__hiden_size": 9}, "model.hiden_size is no field of RNNSearchConfig; did you mean 'hidden_size'?"),
         ({"model__hidden_size": "big"}, "model.hidden_size='big' must be of type int"),
         ({"model__attention": "dots"}, "attention='dots' is none of"),
-        ({"model": {"preset": "tinny"}}, "tinny"),
+        ({"model": {"preset": "tinny"}}, "rnnsearch-50, tiny (in a recipe: model.preset)"),
         ({"tokenizer__kind": "wrod"}, "kind must be one of"),
         ({"generation__num_beans": 2}, "generation.num_beans is unknown; did you mean 'num_beams'?"),
         ({"generation__validate": 2}, "generation.validate is unknown"),
@@ -279,8 +285,8 @@ def test_a_damaged_model_is_noticed(tiny_run, recipe_content, tmp_path):
         ({"evaluation__tokenize": "words"}, "'words'"),
         ({"training__optimizer": "adamant"}, "adamant"),
         ({"training__scheduler": "linea"}, "linea"),
-        ({"training__batch_tokens": 3}, "more than max_tokens=3"),
-        ({"data__max_source_length": 1}, "no row is left"),
+        ({"training__batch_tokens": 3}, "such rows) (in a recipe: training.batch_tokens)"),
+        ({"data__max_source_length": 1}, "None (in a recipe: data.max_source_length, data.max_target_length)"),
     ],
 )
 def test_what_can_not_be_done_is_refused_before_training(recipe_content, tmp_path, monkeypatch, changes, message):
@@ -288,6 +294,42 @@ def test_what_can_not_be_done_is_refused_before_training(recipe_content, tmp_pat
     with pytest.raises(ValueError, match=re.escape(message)):
         run_recipe(build_recipe(recipe_content(tmp_path / "run", **changes)), Console(quiet=True))
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_model_of_another_family_is_refused_before_its_data(recipe_content, tmp_path):
+    # There is no such file, which nobody notices.
+    recipe = build_recipe(recipe_content(tmp_path, family="transformer", data={"source": "missing.tsv"}))
+    message = (
+        r"model\.embedding_size is no field of TransformerConfig; it is one of rnnsearch, luong, .*: for "
+        r"family=transformer take one of its recipes, .*parallel-text-transformer.*, or say "
+        r'model="\{preset: NAME\}", one of base, big, tiny$'
+    )
+    with pytest.raises(ValueError, match=message):
+        run_recipe(recipe, Console(quiet=True))
+    with pytest.raises(ValueError, match=message):
+        dry_run(recipe)
+
+
+def test_options_of_files_are_told_as_keys(recipe_content, tmp_path):
+    file = tmp_path / "pairs.txt"
+    file.write_text("a\tb\n")
+
+    def refused(message, **data):
+        recipe = build_recipe(recipe_content(tmp_path, data={"source": str(file), **data}))
+        with pytest.raises(ValueError, match=f"{message}$"):
+            load_splits(recipe, make_task("seq2seq", recipe))
+
+    refused(r"\(in a recipe: data\.options\.format, data\.options\.target_path\)")
+    tsv = {"format": "tsv"}
+    refused(
+        r"header=False \(in a recipe: data\.options\.header\)", options={**tsv, "source_column": "a", "header": False}
+    )
+    refused(
+        r"\(in a recipe: data\.train\.source_column\)", options=tsv, train={"source_column": 5, "target_column": 0}
+    )
+    file.write_text("a\tb\n\tc\n")
+    # What is wrong with a row is no option's fault.
+    refused(r"pairs\.txt:2: the source is empty", options={**tsv, "header": False})
 
 
 def test_an_empty_split_is_named(recipe_content, tmp_path, monkeypatch):
