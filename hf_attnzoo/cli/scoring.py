@@ -403,7 +403,11 @@ def _outputs(system: str, task: str, rows: Any, generation: dict[str, Any], batc
     # One at a time: pictures would fill the memory
     inputs = (row[column] for row in rows.select_columns([column]))
     results = load_pipeline(system, task)(inputs, batch_size=batch_size, **generation)
-    return [outputs[0][key] for outputs in _tracked(results, system, len(rows))]
+    try:
+        return [outputs[0][key] for outputs in _tracked(results, system, len(rows))]
+    except ValueError as error:
+        # What the pipeline calls an argument is an option here.
+        raise ValueError(str(error).replace("truncation=True", "--generate truncation=true")) from error
 
 
 def _tracked(results: Any, system: str, total: int) -> Any:

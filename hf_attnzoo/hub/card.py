@@ -5,7 +5,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -104,6 +104,10 @@ class RunFacts:
             the card.
         lora: rank of its factors and number of parameters that were trained, with LoRA. Default: `None`, all were.
         energy: what training took. Default: `None`, it was not estimated.
+        split: name of the split that the scores are of.
+        cuts: sentences on what of the data was cut for an evaluation.
+        shared: sentences on rows of other splits that stand in the training split too.
+        digests: of the rows of each split as they were read, by what they are called.
     """
 
     kind: CardTexts
@@ -133,6 +137,10 @@ class RunFacts:
     lora: tuple[int, int] | None = None
     shots: Sequence[ShotScore] = ()
     energy: EnergyEstimate | None = None
+    split: str = "test"
+    cuts: Sequence[str] = ()
+    shared: Sequence[str] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def hardware() -> str:
@@ -165,7 +173,7 @@ def model_card(facts: RunFacts) -> ModelCard:
         pipeline_tag=facts.kind.pipeline_tag,
         tags=["hf-attnzoo", *(["attention"] if facts.attends else []), *facts.kind.tags],
         datasets=list(facts.hub_datasets) or None,
-        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics) or None,
+        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics, facts.split) or None,
         co2_eq_emissions=_emissions(facts),
     )
     sections = [
@@ -174,7 +182,8 @@ def model_card(facts: RunFacts) -> ModelCard:
         "hf-attnzoo; this card was written by the training run.",
         _use(facts),
         "## Results",
-        results_table(facts.metrics, facts.intervals),
+        results_table(facts.metrics, facts.intervals, facts.split),
+        *([" ".join(facts.cuts)] if facts.cuts else []),
         *(["![Attention maps](attention.png)"] if facts.has_map else []),
         *shots_section(facts.shots),
         "## Samples",
@@ -217,7 +226,9 @@ from transformers import pipeline
 {CODE_NOTE}"""
 
 
-def evaluation_results(kind: CardTexts, data_name: str, metrics: Mapping[str, float | str]) -> list[EvalResult]:
+def evaluation_results(
+    kind: CardTexts, data_name: str, metrics: Mapping[str, float | str], split: str = "test"
+) -> list[EvalResult]:
     """Scores on the test split as the Hub reads them; see `RunFacts` for the arguments."""
     return [
         EvalResult(
@@ -225,7 +236,7 @@ def evaluation_results(kind: CardTexts, data_name: str, metrics: Mapping[str, fl
             task_name=kind.task_name,
             dataset_type=data_name,
             dataset_name=data_name,
-            dataset_split="test",
+            dataset_split=split,
             metric_type=name,
             metric_name=metric_name(name),
             metric_value=round(value, 4),
@@ -237,14 +248,16 @@ def evaluation_results(kind: CardTexts, data_name: str, metrics: Mapping[str, fl
     ]
 
 
-def results_table(metrics: Mapping[str, float | str], intervals: Mapping[str, tuple[float, float]]) -> str:
+def results_table(
+    metrics: Mapping[str, float | str], intervals: Mapping[str, tuple[float, float]], split: str = "test"
+) -> str:
     """The same as people read them, with intervals."""
     rows = []
     for name, value in _scores(metrics).items():
         interval = intervals.get(name)
         between = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else "n/a"
         rows.append((metric_name(name), f"{value:.4f}", between, f"`{metrics[f'{name}_signature']}`"))
-    return _table(("metric on the test split", "value", "95 % interval", "settings"), rows)
+    return _table((f"metric on the {split} split", "value", "95 % interval", "settings"), rows)
 
 
 def samples_table(kind: CardTexts, samples: Sequence[tuple[str, ...]]) -> str:
@@ -302,7 +315,10 @@ def _data(facts: RunFacts) -> str:
     rows = "".join(f"{count:,} {split}, " for split, count in others)
     unit = counted_unit(count, facts.kind.unit).partition(" ")[2]
     license = f" Licence of the data: {facts.data_license}." if facts.data_license else ""
-    return f"`{facts.data_name}`: {rows}{count:,} {last} {unit}.{license}"
+    shared = "".join(f" {sentence}" for sentence in facts.shared)
+    digests = ", ".join(f"{split} `{digest}`" for split, digest in facts.digests.items())
+    digests = f"\n\nDigests of the rows as they were read: {digests}." if digests else ""
+    return f"`{facts.data_name}`: {rows}{count:,} {last} {unit}.{license}{shared}{digests}"
 
 
 def _lora(rank: int, trained: int) -> str:

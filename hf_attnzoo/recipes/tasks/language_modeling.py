@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,9 @@ class LanguageModelingTask(Task):
             processor.pad_token = processor.eos_token
         # A prompt goes on where it ends.
         processor.padding_side = "left"
+
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        return rows["text"]
 
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         return (list(rows["text"]),)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,9 @@ class MaskedLanguageModelingTask(EncoderTask):
         for text in rows["text"]:
             digest.update(f"{text}\0".encode())
         return digest.hexdigest()
+
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        return rows["text"]
 
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         return (list(rows["text"]),)

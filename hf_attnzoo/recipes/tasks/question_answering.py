@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class QuestionAnsweringTask(EncoderTask):
         unit="questions",
         sample_columns=("question", "answers", "output"),
     )
+    given = "questions"
     head = "AutoModelForQuestionAnswering"
     metrics = SQUAD_METRICS
     unused = ("data.block_size", "data.on_too_long", *MASKING)
@@ -64,6 +65,9 @@ class QuestionAnsweringTask(EncoderTask):
         for row in rows:
             digest.update(json.dumps(row, sort_keys=True).encode())
         return digest.hexdigest()
+
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        return (f"{row['question']}\n{row['context']}" for row in rows.select_columns(["question", "context"]))
 
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         # A text counts once, however many questions there are about it.
