@@ -159,10 +159,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         # The trainer fills the generation settings with defaults for its own use.
         model.generation_config = generation_config(recipe, model, longest)
     model.eval()
-    # What is shown and asked again is what anybody's call of the pipeline takes: nothing that had to be cut.
+    # The example is what anybody's call of the pipeline takes: nothing that had to be cut.
     unread = {number for cut in cuts["test"] if cut.read for number in cut.rows}
     whole = [number for number in range(len(outcome.outputs)) if number not in unread]
-    numbers = whole[: recipe.evaluation.samples]
+    numbers = (list(range(len(outcome.outputs))) if task.cuts else whole)[: recipe.evaluation.samples]
     shown, outputs = rows["test"].select(numbers), [outcome.outputs[number] for number in numbers]
     asked = rows["test"].select(whole[:1]) if unread and whole else rows["test"]
     pictured = shown.select(range(min(recipe.evaluation.maps, len(shown)))) if task.has_map(model) else []

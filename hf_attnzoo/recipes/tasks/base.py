@@ -121,6 +121,9 @@ class Task(ABC):
     own_data: ClassVar[str]
     """Command that trains on a person's own data."""
 
+    cuts: ClassVar[bool] = False
+    """Whether `inputs`, `ask` and `draw` cut rows where `prepare_evaluation` does, rather than refuse them."""
+
     given: ClassVar[str] = "texts"
     """What `inputs_of` gives, to people."""
 

@@ -178,6 +178,8 @@ class EncoderTask(Task):
 class ClassifyingTask(EncoderTask):
     """See `Task`; what models say of a text, or of its words, is one of some classes."""
 
+    cuts = True
+
     labels: tuple[str, ...] = ()
     """Names of the classes, by their number."""
 
