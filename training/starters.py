@@ -163,9 +163,11 @@ def rewrite(recipe: Recipe, starter: Starter, target: Path, console: Console) ->
         recipe = dataclasses.replace(recipe, data=data, output=scratch)
         rows, datasets = load_splits(recipe, task), {}
         for split, some in rows.items():
-            datasets[split], rows[split] = task.prepare(some, processor)
-            if split != "train":
-                datasets[split] = task.for_evaluation(datasets[split], processor)
+            if split == "train":
+                datasets[split], rows[split] = task.prepare(some, processor)
+                continue
+            evaluated = task.prepare_evaluation(some, processor, model, split)
+            datasets[split], rows[split] = task.for_evaluation(evaluated.prepared, processor), evaluated.rows
         trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
         outcome = task.measure(trainer, processor, datasets["test"], rows["test"])
     model.eval()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .blocks import cut_blocks
     from .bpe_dropout import BPEDropout, BPEDropoutCollator
     from .captions import load_captions, one_row_per_caption
-    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs
+    from .collators import CaptionCollator, Seq2SeqCollator, tokenize_buffer, tokenize_pairs, truncate_pairs
     from .dates import locale_names
     from .demonstrations import FEW_SHOT_TASKS, load_examples, load_few_shot_task
     from .in_context import IN_CONTEXT_TEMPLATE, Episode, StringTask, in_context_episodes
@@ -71,6 +71,7 @@ _HOMES = {
     "split_of": "splits",
     "tokenize_pairs": "collators",
     "tokenize_buffer": "collators",
+    "truncate_pairs": "collators",
     "Seq2SeqCollator": "collators",
     "CaptionCollator": "collators",
     "MaskingCollator": "masking",
@@ -120,6 +121,7 @@ __all__ = [
     "split_of",
     "tokenize_pairs",
     "tokenize_buffer",
+    "truncate_pairs",
     "Seq2SeqCollator",
     "MaskingCollator",
     "MaskingCallback",

@@ -17,6 +17,9 @@ from .batching import token_lengths
 
 logger = logging.getLogger(__name__)
 
+# Characters of a row that a message shows.
+_SHOWN = 40
+
 
 @dataclass
 class Seq2SeqCollator:
@@ -161,6 +164,7 @@ def tokenize_pairs(
     max_target_length: int | None = None,
     on_too_long: str = "raise",
     num_proc: int | None = None,
+    split: str | None = None,
 ) -> Dataset:
     """Token ids of a dataset of `source` and `target`; nothing is cut without a word.
 
@@ -172,6 +176,7 @@ def tokenize_pairs(
         on_too_long: what to do about longer rows: `raise`; `skip` them with a warning and a count; `truncate` them
             with a warning and a count, keeping the special token at the end.
         num_proc: processes to tokenize with.
+        split: what the dataset is called in messages. Default: `None`, it has no name.
 
     Returns:
         A dataset of `input_ids`, `labels`, `length`, the sum of their lengths, `row`, the number of the pair in
@@ -216,26 +221,58 @@ def tokenize_pairs(
     count = int(too_long.sum())
     if count:
         row = int(too_long.argmax())
+        place = f"row {row}" if split is None else f"{split}: row {row}"
         message = (
-            f"row {row} has {lengths['input_ids'][row]} source and {lengths['labels'][row]} target tokens, with"
+            f"{place} has {lengths['input_ids'][row]} source and {lengths['labels'][row]} target tokens, with"
             f" max_source_length={max_source_length}, max_target_length={max_target_length}"
         )
         if on_too_long == "raise":
             raise ValueError(f"{message} ({count} of {len(tokens)} rows are too long)")
-        logger.warning("%s: such rows are %s, %d of %d", message, _DONE[on_too_long], count, len(tokens))
+        begins = dataset[row]["source"][:_SHOWN]
+        logger.warning(
+            "%s: such rows are %s, %d of %d, of which it is the first, and begins %r",
+            message,
+            _DONE[on_too_long],
+            count,
+            len(tokens),
+            begins,
+        )
         if on_too_long == "skip":
             if count == len(tokens):
                 raise ValueError(f"no row is left, all are too long: {message}")
             tokens = tokens.select(np.flatnonzero(~too_long))
         else:
-            tokens = tokens.map(
-                _truncate,
-                batched=True,
-                fn_kwargs={"limits": limits, "special": set(tokenizer.all_special_ids), "tokenizer": tokenizer},
-                num_proc=num_proc,
-                desc="Truncating",
-            )
+            tokens = truncate_pairs(tokens, tokenizer, max_source_length, max_target_length, num_proc)
     return tokens
+
+
+def truncate_pairs(
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_source_length: int | None = None,
+    max_target_length: int | None = None,
+    num_proc: int | None = None,
+) -> Dataset:
+    """Token ids of `tokenize_pairs`, longer rows cut, a special token at their end kept, as a tokenizer cuts texts.
+
+    Args:
+        dataset: from `tokenize_pairs`.
+        tokenizer: that it was made with.
+        max_source_length: most tokens of a source, `</s>` included. None: no limit.
+        max_target_length: most tokens of a target, `</s>` included. None: no limit.
+        num_proc: processes to cut with.
+
+    Returns:
+        A dataset of the same columns and rows.
+    """
+    limits = {"input_ids": max_source_length, "labels": max_target_length}
+    return dataset.map(
+        _truncate,
+        batched=True,
+        fn_kwargs={"limits": limits, "special": set(tokenizer.all_special_ids), "tokenizer": tokenizer},
+        num_proc=num_proc,
+        desc="Truncating",
+    )
 
 
 def tokenize_buffer(

@@ -5,7 +5,7 @@ import os
 import platform
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -134,6 +134,10 @@ class RunFacts:
         pretrained_tokenizer: what became of the tokenizer of `pretrained`: `keep`, `extend` or `train`.
         new_weights: names of the tensors that `pretrained` had nothing for.
         languages: codes of ISO 639-1, those of the sources first.
+        split: name of the split that the scores are of.
+        cuts: sentences on what of the data was cut for an evaluation.
+        shared: sentences on rows of other splits that stand in the training split too.
+        digests: of the rows of each split as they were read, by what they are called.
     """
 
     kind: CardTexts
@@ -170,6 +174,10 @@ class RunFacts:
     pretrained_tokenizer: str = "keep"
     new_weights: Collection[str] = ()
     languages: Sequence[str] = ()
+    split: str = "test"
+    cuts: Sequence[str] = ()
+    shared: Sequence[str] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def hardware(processes: int = 1) -> str:
@@ -209,7 +217,10 @@ def model_card(facts: RunFacts) -> ModelCard:
         pipeline_tag=facts.kind.pipeline_tag,
         tags=["hf-attnzoo", *(["attention"] if facts.attends else []), *facts.kind.tags],
         datasets=list(facts.hub_datasets) or None,
-        eval_results=evaluation_results(facts.kind, facts.data_name, facts.metrics, facts.hub_datasets) or None,
+        eval_results=evaluation_results(
+            facts.kind, facts.data_name, facts.metrics, facts.split, hub_datasets=facts.hub_datasets
+        )
+        or None,
         co2_eq_emissions=_emissions(facts),
     )
     sections = [
@@ -218,7 +229,8 @@ def model_card(facts: RunFacts) -> ModelCard:
         "hf-attnzoo; this card was written by the training run.",
         _use(facts),
         "## Results",
-        results_table(facts.metrics, facts.intervals),
+        results_table(facts.metrics, facts.intervals, facts.split),
+        *([" ".join(facts.cuts)] if facts.cuts else []),
         *(["![Attention maps](attention.png)"] if facts.has_map else []),
         *shots_section(facts.shots),
         "## Samples",
@@ -263,7 +275,11 @@ from transformers import pipeline
 
 
 def evaluation_results(
-    kind: CardTexts, data_name: str, metrics: Mapping[str, float | str], hub_datasets: Sequence[str] = ()
+    kind: CardTexts,
+    data_name: str,
+    metrics: Mapping[str, float | str],
+    split: str = "test",
+    hub_datasets: Sequence[str] = (),
 ) -> list[EvalResult]:
     """Scores on the test split as the Hub reads them; see `RunFacts` for the arguments."""
     dataset_type = data_name if data_name in hub_datasets else _slug(data_name)
@@ -273,7 +289,7 @@ def evaluation_results(
             task_name=kind.task_name,
             dataset_type=dataset_type,
             dataset_name=data_name,
-            dataset_split="test",
+            dataset_split=split,
             metric_type=name,
             metric_name=metric_name(name),
             metric_value=round(value, 4),
@@ -285,14 +301,16 @@ def evaluation_results(
     ]
 
 
-def results_table(metrics: Mapping[str, float | str], intervals: Mapping[str, tuple[float, float]]) -> str:
+def results_table(
+    metrics: Mapping[str, float | str], intervals: Mapping[str, tuple[float, float]], split: str = "test"
+) -> str:
     """The same as people read them, with intervals."""
     rows = []
     for name, value in _scores(metrics).items():
         interval = intervals.get(name)
         between = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else "n/a"
         rows.append((metric_name(name), f"{value:.4f}", between, f"`{metrics[f'{name}_signature']}`"))
-    return _table(("metric on the test split", "value", "95 % interval", "settings"), rows)
+    return _table((f"metric on the {split} split", "value", "95 % interval", "settings"), rows)
 
 
 def samples_table(kind: CardTexts, samples: Sequence[tuple[str, ...]]) -> str:
@@ -390,7 +408,10 @@ def _data(facts: RunFacts) -> str:
     rows = "".join(f"{count:,} {split}, " for split, count in others)
     unit = counted_unit(count, facts.kind.unit).partition(" ")[2]
     license = f" Licence of the data: {facts.data_license}." if facts.data_license else ""
-    return f"`{facts.data_name}`: {rows}{count:,} {last} {unit}.{license}"
+    shared = "".join(f" {sentence}" for sentence in facts.shared)
+    digests = ", ".join(f"{split} `{digest}`" for split, digest in facts.digests.items())
+    digests = f"\n\nDigests of the rows as they were read: {digests}." if digests else ""
+    return f"`{facts.data_name}`: {rows}{count:,} {last} {unit}.{license}{shared}{digests}"
 
 
 def _slug(data_name: str) -> str:

@@ -215,7 +215,7 @@ class GeneratingPipeline(SavedWithCodeMixin, Pipeline):
 
 
 def position_limit(config: PreTrainedConfig, side: str) -> int | None:
-    """Tokens that the position table of one side holds, None if there is no table.
+    """Tokens that one side has positions for, None if it reads any number.
 
     Args:
         config: configuration of an encoder-decoder.
@@ -224,6 +224,9 @@ def position_limit(config: PreTrainedConfig, side: str) -> int | None:
     part = getattr(config, side, config)
     # LED has a table for each side
     own = getattr(part, f"max_{side}_position_embeddings", None)
+    if own is None and side == "encoder":
+        # Of Luong's location scores, which have a weight for each position of a source
+        own = getattr(part, "max_source_length", None)
     return own if own is not None else getattr(part, "max_position_embeddings", None)
 
 

@@ -147,8 +147,8 @@ class TranslationPipeline(GeneratingPipeline):
         ids = encoding["input_ids"]
         if limit is not None and len(ids) > limit:
             raise ValueError(
-                f"the text that starts with {text[:40]!r} has {len(ids)} tokens, and the model's position table holds "
-                f"{limit}; split the text, or let truncation=True cut it (--truncate on a command line)"
+                f"the text that starts with {text[:40]!r} has {len(ids)} tokens, and the model has positions "
+                f"for {limit}; split the text, or let truncation=True cut it (--truncate on a command line)"
             )
         if not ids:
             # An encoder reads at least one token, and the end is what would follow a text that isn't there

@@ -27,6 +27,7 @@ from .reporting import make_console, report, say
 from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest, without_folders
+from .soundness import schedule_warnings, shared_inputs
 from .starting import from_hub, starting_model, starting_point, starting_processor
 from .tasks import make_task, task_class, trainable
 from .tasks.base import Task
@@ -104,7 +105,10 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     if recipe.tokenizer.train_rows is not None:
         learnt = _part(learnt, "take", recipe.tokenizer.train_rows, "train")
     digests = {split: task.digest(some) for split, some in rows.items()}
-    datasets = {}
+    shared = [] if stream is not None else shared_inputs(task, rows)
+    for sentence in shared:
+        say(console, f"warning: {sentence}")
+    datasets, cuts = {}, {}
     with starting_point(recipe, family) as start:
         if start is None:
             with told_by_keys(TOKENIZER_KEYS):
@@ -112,18 +116,26 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         else:
             processor = starting_processor(start, recipe, task, learnt, console)
             digests["pretrained"] = start.digest()
-        for split in SPLITS:
-            if split == "train" and stream is not None:
-                datasets[split] = stream
-                continue
+        if stream is None:
             with told_by_keys(LENGTH_KEYS):
-                datasets[split], rows[split] = task.prepare(rows[split], processor)
-            if split != "train":
-                datasets[split] = task.for_evaluation(datasets[split], processor)
+                datasets["train"], rows["train"] = task.prepare(rows["train"], processor)
+        else:
+            datasets["train"] = stream
         if start is None:
             model, new = build_model(recipe, family, task, processor), set()
         else:
             model, new = starting_model(start, recipe, family, task, processor, console)
+    for split in SPLITS:
+        if split == "train":
+            continue
+        # Every row counts here, as far as the model can read it.
+        with told_by_keys(LENGTH_KEYS):
+            evaluated = task.prepare_evaluation(rows[split], processor, model, split)
+        datasets[split] = task.for_evaluation(evaluated.prepared, processor)
+        rows[split], cuts[split] = evaluated.rows, evaluated.cuts
+    told_cuts = [cut.told(split) for split, some in cuts.items() for cut in some]
+    for sentence in told_cuts:
+        say(console, f"warning: {sentence}")
     if task.generates:
         longest = _longest_target(recipe, datasets["train"])
         model.generation_config = generation_config(recipe, model, longest)
@@ -133,6 +145,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
 
     trainer = build_trainer(recipe, task, model, processor, datasets, rows["validation"], console)
     task.rehearse(trainer)
+    for sentence in schedule_warnings(recipe, trainer.total_steps):
+        say(console, f"warning: {sentence}")
     with trainer.accelerator.main_process_first():
         checkpoint = claim_output(recipe, digests, trainer.is_world_process_zero(), trainer.args.world_size)
     train(trainer, checkpoint)
@@ -155,10 +169,14 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         # The trainer fills the generation settings with defaults for its own use.
         model.generation_config = generation_config(recipe, model, longest)
     model.eval()
-    shown = rows["test"].select(range(min(recipe.evaluation.samples, len(outcome.outputs))))
-    outputs = outcome.outputs[: len(shown)]
+    # The example is what anybody's call of the pipeline takes: nothing that had to be cut.
+    unread = {number for cut in cuts["test"] if cut.read for number in cut.rows}
+    whole = [number for number in range(len(outcome.outputs)) if number not in unread]
+    numbers = (list(range(len(outcome.outputs))) if task.cuts else whole)[: recipe.evaluation.samples]
+    shown, outputs = rows["test"].select(numbers), [outcome.outputs[number] for number in numbers]
+    asked = rows["test"].select(whole[:1]) if unread and whole else rows["test"]
     pictured = shown.select(range(min(recipe.evaluation.maps, len(shown)))) if task.has_map(model) else []
-    samples = [task.sample(row, number, outputs[number]) for number, row in enumerate(shown)]
+    samples = [task.sample(*each) for each in zip(shown, numbers, outputs, strict=True)]
 
     folder = output / MODEL
     facts = RunFacts(
@@ -181,7 +199,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         metrics=outcome.metrics,
         intervals=outcome.intervals,
         samples=samples,
-        example=task.example(rows["test"]),
+        example=task.example(asked),
         recipe=recipe.to_yaml(public=True),
         has_map=len(pictured) > 0,
         pretrained=without_folders(recipe.pretrained.model),
@@ -198,16 +216,20 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         lora=None if adapter is None else (recipe.training.lora.rank, adapter.trained),
         shots=outcome.shots,
         energy=energy_of(trainer.state),
+        split=reported_split(recipe),
+        cuts=told_cuts,
+        shared=shared,
+        digests=_named_digests(digests, stream is not None),
         attends=hasattr(model.config, "num_attention_heads") or getattr(model.config, "attention", "none") != "none",
     )
-    save_run(folder, family, task, model, processor, facts, rows["test"], pictured if facts.has_map else None)
+    save_run(folder, family, task, model, processor, facts, asked, pictured if facts.has_map else None)
     if adapter is None and is_adapter(output / ADAPTER):
         # Of a run that had its model here before
         discard(output / ADAPTER)
     discard(output / CHECKPOINTS)
     report(console, facts)
     check_reload(folder, family, task, model, processor, shown, outputs, console)
-    command = task.next_command(folder, rows["test"])
+    command = task.next_command(folder, asked)
     return RunResult(folder, facts.metrics, samples, seconds, command, task.own_data)
 
 
@@ -333,6 +355,18 @@ def data_name(recipe: Recipe) -> str:
     """What a card calls the recipe's data, with commas where the splits come from several sources."""
     sources = (without_folders(source) for split in SPLITS for source in _sources(recipe, split))
     return ", ".join(dict.fromkeys(sources))
+
+
+def reported_split(recipe: Recipe) -> str:
+    """The name that the recipe has for the split that is reported, `test` if it has none."""
+    named = {**recipe.data.options, **recipe.data.test}.get("split")
+    return named if isinstance(named, str) else "test"
+
+
+def _named_digests(digests: Mapping[str, str], streamed: bool) -> dict[str, str]:
+    """Digests of the splits as a card calls them; of a stream it is that of its beginning."""
+    names = {"train": f"first {_HEAD} train"} if streamed else {}
+    return {names.get(split, split): digests[split] for split in SPLITS}
 
 
 def hub_datasets(recipe: Recipe) -> list[str]:

@@ -31,8 +31,8 @@ class DataSection:
             `attnzoo backtranslate` has written.
         validation: the same for the split that chooses the best checkpoint.
         test: the same for the split that is reported.
-        max_source_length: longest source, in tokens. None: no limit.
-        max_target_length: longest target, in tokens. None: no limit.
+        max_source_length: longest source that is trained on, in tokens. None: no limit.
+        max_target_length: longest target that is trained on, in tokens. None: no limit.
         block_size: tokens that a language model reads at a time; texts are cut into blocks of so many.
         join_texts: whether the texts of a language model follow each other in its blocks; otherwise every text begins
             a block.
@@ -41,7 +41,9 @@ class DataSection:
         shift_blocks: whether the blocks of the training split begin elsewhere in every epoch.
         stride: tokens of a text that a window of it shares with the next, for question answering. None: 128, or half
             of what a window has room for, if that is less.
-        on_too_long: `raise`, `skip` or `truncate` a longer pair.
+        on_too_long: `raise`, `skip` or `truncate` a longer pair. No row of the validation or the test split is
+            skipped: what is longer is read to its end, or as far as the model has positions, and the card says how
+            many were cut.
         license: licence of the data, for the model card; an identifier of the Hub, such as `cc-by-4.0`.
         streaming: read the training split while training, a buffer at a time, for what is larger than the memory; the
             other splits are read in full. Needs `training.max_steps`. Every split may have `skip` and `take`, how many

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -175,6 +176,13 @@ class ZooTrainer(Seq2SeqTrainer):
             return self.args.max_steps
         batches = -(-len(self._batch_sampler) // self.args.world_size)
         return -(-batches // self.args.gradient_accumulation_steps)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of the whole training."""
+        if self.args.max_steps > 0:
+            return self.args.max_steps
+        return math.ceil(self.args.num_train_epochs * self.steps_per_epoch)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """The recipe's schedule; see `Trainer.create_scheduler`."""

@@ -304,11 +304,30 @@ def test_the_hub_reads_emissions_where_the_country_is_known(saved, pretrained, k
     assert ModelCard.load(path).data.co2_eq_emissions["emissions"] == 0.0712
 
 
+def test_what_scores_are_of_is_told(saved):
+    cut, shared = (
+        "3 of 1,000 test sources were cut to 128 tokens.",
+        "2 of 1,000 test sources also stand in the training data.",
+    )
+    path = saved(
+        split="test_2016_flickr", cuts=[cut, "1 more."], shared=[shared], digests={"train": "ab", "test": "cd"}
+    )
+    text = path.read_text()
+    assert table(text, "metric on the test_2016_flickr split")[0][0] == "exact match"
+    _, results = model_index_to_eval_results(metadata_load(path)["model-index"])
+    assert {result.dataset_split for result in results} == {"test_2016_flickr"}
+    assert f"{cut} 1 more." in text[text.index("## Results") : text.index("## Samples")]
+    data = text[text.index("## Data") : text.index("## Training")]
+    assert f"1,000 test pairs. Licence of the data: Unicode-3.0. {shared}\n" in data
+    assert "Digests of the rows as they were read: train `ab`, test `cd`." in data
+
+
 def test_what_a_run_lacks_is_left_out(saved):
     text = saved(has_map=False, data_license=None, samples=[], intervals={}).read_text()
     assert "attention.png" not in text
     assert "curve.png" not in text
     assert "Licence of the data" not in text
+    assert "Digests" not in text
     assert "None" not in text
 
 

@@ -12,7 +12,9 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from typer.testing import CliRunner
 
+from hf_attnzoo.cli import app
 from hf_attnzoo.data import MaskingCollator, load_questions, masking_blocks
 from hf_attnzoo.evaluation.masked import masked_scores
 from hf_attnzoo.pipelines.question_answering import question_windows
@@ -308,6 +310,28 @@ def test_an_answer_is_found_among_the_tokens_of_every_window(questions, tmp_path
             assert (first, last) == (0, 0)
     assert inside
     assert answer_tokens(windows[0], [], []) == (0, 0)
+
+
+def test_texts_that_training_skips_are_scored_as_far_as_the_model_reads(texts, tmp_path):
+    changes = {"data__max_source_length": 11, "model__max_position_embeddings": 11, "training__max_steps": 1}
+    result = run_recipe(classes(tmp_path / "run", texts, **changes), QUIET)
+    tokenizer = AutoTokenizer.from_pretrained(result.model)
+    counts = {}
+    for split in ("train", "validation", "test"):
+        rows = [json.loads(line)["text"] for line in (texts / f"{split}.jsonl").read_text().splitlines()]
+        counts[split] = sum(len(tokenizer(row).input_ids) > 11 for row in rows)
+    assert 0 < counts["test"] < 11
+    assert 0 < counts["train"] < 40
+    card = (result.model / "README.md").read_text()
+    assert f"{counts['test']} of 11 test texts were cut to 11 tokens." in card
+    assert f"{40 - counts['train']} train, 8 validation, 11 test texts" in card
+    command = ["evaluate", str(result.model), str(texts), "split=test", "--metrics", "accuracy", "--json"]
+    again = json.loads(CliRunner().invoke(app, command).stdout)
+    assert again["texts"] == 11
+    assert again["accuracy"] == result.metrics["accuracy"]
+    # A whole text stands in the card's example.
+    example = re.search(r'classify\("(.*)"\)', card)[1]
+    assert len(tokenizer(example).input_ids) <= 11
 
 
 def test_questions_without_an_answer_have_none(questions, tmp_path):

@@ -126,12 +126,19 @@ def test_another_picture_under_the_same_name_is_other_data(tmp_path):
 def test_captions_that_are_too_long_are_skipped(tmp_path, caplog):
     # A picture of one shape has three words and an end, one of two shapes more.
     changes = {"data__max_target_length": 4, "data__options": {"image_size": 32, "single_share": 0.5}}
-    result = run_recipe(recipe(tmp_path / "run", **changes), Console(quiet=True))
-    assert all(len(caption.split()) == 3 for _, caption, _ in result.samples)
-    assert not re.search(r": 60 train", (result.model / "README.md").read_text())
+    content = recipe(tmp_path / "run", **changes)
+    result = run_recipe(content, Console(quiet=True))
     rows = load_caption_source("shapes", "train", size=60, image_size=32, single_share=0.5)
     count = sum(len(caption.split()) > 3 for caption in rows["caption"])
     assert f"max_target_length=4: such rows are skipped, {count} of 60" in caplog.text
+    first = next(caption for caption in rows["caption"] if len(caption.split()) > 3)
+    assert f"of which it is the first, and says {first!r}" in caplog.text
+    # Those of the other splits count, whatever their length.
+    size = content.data.test["size"]
+    test = load_caption_source("shapes", "test", size=size, image_size=32, single_share=0.5)
+    assert any(len(caption.split()) > 3 for caption in test["caption"])
+    assert [caption for _, caption, _ in result.samples] == test["caption"][: len(result.samples)]
+    assert re.search(rf": {60 - count} train, .*, {size} test pictures", (result.model / "README.md").read_text())
 
 
 def test_a_folder_of_pictures_trains_on_each_of_their_captions(tmp_path):

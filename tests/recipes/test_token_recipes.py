@@ -8,7 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
+from typer.testing import CliRunner
 
+from hf_attnzoo.cli import app
 from hf_attnzoo.evaluation import tagging_metrics
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
@@ -125,6 +127,30 @@ def test_words_that_were_cut_off_are_none(sentences, tmp_path):
     # All words are counted, those too that were cut off.
     assert result.metrics["accuracy_signature"] == "sentences:8|words:48"
     assert any(len(tokenizer(" ".join(row["tokens"])).input_ids) > 8 for row in rows)
+
+
+def test_sentences_that_training_skips_are_scored_as_far_as_the_model_reads(sentences, tmp_path, caplog):
+    changes = {"data__max_source_length": 24, "training__max_steps": 2, "training__eval_steps": 1}
+    changes |= {"model__max_position_embeddings": 24, "evaluation__samples": 8}
+    result = run_recipe(recipe(tmp_path / "run", sentences, **changes), QUIET)
+    model = AutoModelForTokenClassification.from_pretrained(result.model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(result.model)
+    rows, training = (json.loads((sentences / f"{split}.rows").read_text()) for split in ("test", "train"))
+    longer, skipped = (
+        sum(len(tokenizer(" ".join(row["tokens"])).input_ids) > 24 for row in some) for some in (rows, training)
+    )
+    assert 0 < longer < 8
+    assert 0 < skipped < 30
+    assert f": such rows are skipped, {skipped} of 30, of which it is the first" in caplog.text
+    card = (result.model / "README.md").read_text()
+    assert f"{longer} of 8 test sentences {'was' if longer == 1 else 'were'} cut to 24 tokens." in card
+    assert f"{30 - skipped} train, 7 validation, 8 test sentences" in card
+    given = [by_hand(model, tokenizer, row["tokens"], limit=24) for row in rows]
+    assert result.metrics["accuracy_signature"] == "sentences:8|words:48"
+    pairs = [pair for row, tags in zip(rows, given, strict=True) for pair in zip(row["tags"], tags, strict=True)]
+    assert result.metrics["accuracy"] == sum(wanted == tag for wanted, tag in pairs) / 48
+    command = ["evaluate", str(result.model), str(sentences), "split=test", "--metrics", "accuracy", "--json"]
+    assert json.loads(CliRunner().invoke(app, command).stdout)["accuracy"] == result.metrics["accuracy"]
 
 
 @pytest.mark.parametrize(

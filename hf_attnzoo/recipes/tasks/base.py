@@ -1,7 +1,7 @@
 """What a run does that hangs on the kind of its data: the steps that every kind of task takes in its own way."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +35,46 @@ class Outcome:
     intervals: dict[str, tuple[float, float]]
     outputs: list[str]
     shots: Sequence[ShotScore] = ()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows of a split that a model is scored on without their ends.
+
+    Args:
+        what: was cut, such as `sources`.
+        limit: tokens that are left of each.
+        rows: their numbers.
+        of: rows of the split.
+        read: whether the model reads it. What it doesn't read counts for the loss alone.
+    """
+
+    what: str
+    limit: int
+    rows: Sequence[int]
+    of: int
+    read: bool = True
+
+    def told(self, split: str) -> str:
+        """A sentence for people: `3 of 1,000 test sources were cut to 128 tokens.`"""
+        were = "was" if len(self.rows) == 1 else "were"
+        why = "" if self.read else ", for the loss alone"
+        return f"{len(self.rows):,} of {self.of:,} {split} {self.what} {were} cut to {self.limit:,} tokens{why}."
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A split that a model is scored on.
+
+    Args:
+        prepared: its rows as the collator takes them, with a column `labels`.
+        rows: what samples are taken from; see `Task.prepare`.
+        cuts: what of it was cut.
+    """
+
+    prepared: Dataset
+    rows: Dataset
+    cuts: Sequence[Cut] = ()
 
 
 def one_vocabulary(recipe: Recipe) -> dict[str, Any]:
@@ -81,6 +121,12 @@ class Task(ABC):
     own_data: ClassVar[str]
     """Command that trains on a person's own data."""
 
+    cuts: ClassVar[bool] = False
+    """Whether `inputs`, `ask` and `draw` cut rows where `prepare_evaluation` does, rather than refuse them."""
+
+    given: ClassVar[str] = "texts"
+    """What `inputs_of` gives, to people."""
+
     head: ClassVar[str]
     """Auto class of the models."""
 
@@ -112,6 +158,10 @@ class Task(ABC):
         """What differs where the rows do."""
 
     @abstractmethod
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        """What the model is given in each row, to tell which rows two splits have in common."""
+
+    @abstractmethod
     def build_processor(self, rows: Dataset) -> Processor:
         """What makes tensors of rows, learnt from the training split and from nothing else."""
 
@@ -139,7 +189,20 @@ class Task(ABC):
     @abstractmethod
     def prepare(self, rows: Dataset, processor: Processor) -> tuple[Dataset, Dataset]:
         """Rows as the collator takes them, with a column `labels`, and rows that samples are taken from: those that
-        they were made of, one for each, where a row is a thing of its own."""
+        they were made of, one for each, where a row is a thing of its own. Rows of the training split: longer ones
+        than the recipe's limits may be left out."""
+
+    def prepare_evaluation(
+        self, rows: Dataset, processor: Processor, model: PreTrainedModel, split: str = "test"
+    ) -> Evaluated:
+        """All rows of the validation or the test split, also what is longer than rows of the training split may be.
+
+        What the model has no positions for is cut.
+
+        Raises:
+            ValueError: if a row is too long, and the recipe says that none may be.
+        """
+        return Evaluated(*self.prepare(rows, processor))
 
     def prepare_buffer(self, rows: Dataset, processor: Processor) -> Dataset:
         """Some rows of a stream as the collator takes them, with a column `labels`; maybe none are left."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ...models.image_processing_show_attend_tell import ShowAttendTellImageProce
 from ...models.processing_show_attend_tell import ShowAttendTellProcessor
 from ...models.tokenization_attnzoo import train_tokenizer
 from ...registry import FAMILIES
-from .base import one_vocabulary
+from .base import Evaluated, one_vocabulary
 from .writing import WritingTask
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class CaptioningTask(WritingTask):
         unit="pictures",
         sample_columns=("picture", "reference", "output"),
     )
+    given = "pictures"
     head = "AutoModelForImageTextToText"
     processor_class = AutoProcessor
     own_data = "attnzoo train image-folder data.source=YOUR_FOLDER"
@@ -62,11 +64,13 @@ class CaptioningTask(WritingTask):
         digest = hashlib.blake2b(digest_size=16)
         columns = [name for name in ("image", "caption", "captions") if name in rows.column_names]
         for row in rows.select_columns(columns).cast_column("image", datasets.Image(decode=False)):
-            image = row["image"]
-            # A file counts by what is in it: another under the same name is another picture
-            digest.update(image["bytes"] or Path(image["path"]).read_bytes())
+            digest.update(_content(row["image"]))
             digest.update(json.dumps([row[name] for name in columns[1:]]).encode())
         return digest.hexdigest()
+
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        for row in rows.select_columns(["image"]).cast_column("image", datasets.Image(decode=False)):
+            yield hashlib.blake2b(_content(row["image"]), digest_size=16).hexdigest()
 
     def targets(self, rows: Dataset) -> list[str] | list[list[str]]:
         return references(rows)
@@ -104,15 +108,35 @@ class CaptioningTask(WritingTask):
         return {"vocab_size": len(processor.tokenizer)}
 
     def prepare(self, rows: Dataset, processor: ShowAttendTellProcessor) -> tuple[Dataset, Dataset]:
+        return self._prepare(rows, processor, self.recipe.data.max_target_length, "train")
+
+    def prepare_evaluation(
+        self, rows: Dataset, processor: ShowAttendTellProcessor, model: PreTrainedModel, split: str = "test"
+    ) -> Evaluated:
+        data = self.recipe.data
+        # Decoders are recurrent, and have no end to their positions.
+        limit = data.max_target_length if data.on_too_long == "raise" else None
+        return Evaluated(*self._prepare(rows, processor, limit, split))
+
+    def _prepare(
+        self, rows: Dataset, processor: ShowAttendTellProcessor, limit: int | None, split: str
+    ) -> tuple[Dataset, Dataset]:
         labels = processor(text=list(rows["caption"]))["labels"]
-        limit = self.recipe.data.max_target_length
         kept = [number for number, ids in enumerate(labels) if limit is None or len(ids) <= limit]
         if len(kept) < len(rows):
             first = next(number for number, ids in enumerate(labels) if len(ids) > limit)
-            message = f"row {first} has a caption of {len(labels[first])} tokens, with max_target_length={limit}"
+            message = (
+                f"{split}: row {first} has a caption of {len(labels[first])} tokens, with max_target_length={limit}"
+            )
             if self.recipe.data.on_too_long == "raise" or not kept:
                 raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
-            logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
+            logger.warning(
+                "%s: such rows are skipped, %d of %d, of which it is the first, and says %r",
+                message,
+                len(rows) - len(kept),
+                len(rows),
+                rows[first]["caption"],
+            )
         rows = rows.select(kept)
         # A file that is damaged later than it was looked at is named by what decodes it for a batch.
         prepared = rows.select_columns(["image", "caption"]).cast_column("image", datasets.Image(decode=False))
@@ -167,3 +191,8 @@ class CaptioningTask(WritingTask):
             {"pointing": score.value, "pointing_signature": score.signature},
             {"pointing": wilson_interval(int(hits.sum()), len(hits))},
         )
+
+
+def _content(image: dict[str, Any]) -> bytes:
+    """What is in a picture's file: another under the same name is another picture."""
+    return image["bytes"] or Path(image["path"]).read_bytes()

@@ -5,7 +5,7 @@ import json
 import logging
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,12 +17,16 @@ from transformers import AutoTokenizer, DataCollatorWithPadding, PreTrainedModel
 
 from ...data import token_lengths
 from ...models.tokenization_attnzoo import train_tokenizer
+from ...pipelines.generating import position_limit
 from ...registry import FAMILIES
 from ..schema import DataSection, EvaluationSection, MaskingSection, TrainingSection
 from ..trainer import ZooTrainer
-from .base import Task, one_vocabulary
+from .base import Cut, Evaluated, Task, one_vocabulary
 
 logger = logging.getLogger(__name__)
+
+# Characters of a row that a message shows.
+_SHOWN = 40
 
 # Keys that mean nothing to a task that masks nothing.
 MASKING = tuple(f"masking.{field.name}" for field in fields(MaskingSection))
@@ -114,13 +118,16 @@ class EncoderTask(Task):
 
     def rehearse(self, trainer: ZooTrainer) -> None:
         model = trainer.model.eval()
-        rows = trainer.eval_dataset
-        longest = int(token_lengths(rows, "input_ids").argmax())
-        batch = trainer.data_collator([rows[longest]])
-        try:
-            model(**{name: value.to(model.device) for name, value in batch.items()})
-        except ValueError as error:
-            raise ValueError(f"the longest text of the validation split: {error}") from error
+        for split, rows in (("training", trainer.train_dataset), ("validation", trainer.eval_dataset)):
+            if not isinstance(rows, Dataset):
+                # How long the rows of a stream get isn't known yet.
+                continue
+            longest = int(token_lengths(rows, "input_ids").argmax())
+            batch = trainer.data_collator([rows[longest]])
+            try:
+                model(**{name: value.to(model.device) for name, value in batch.items()})
+            except ValueError as error:
+                raise ValueError(f"the longest text of the {split} split: {error}") from error
 
     def answer(
         self,
@@ -177,6 +184,8 @@ class EncoderTask(Task):
 class ClassifyingTask(EncoderTask):
     """See `Task`; what models say of a text, or of its words, is one of some classes."""
 
+    cuts = True
+
     labels: tuple[str, ...] = ()
     """Names of the classes, by their number."""
 
@@ -198,12 +207,51 @@ class ClassifyingTask(EncoderTask):
             "problem_type": "single_label_classification",
         }
 
-    def cut(self) -> dict[str, Any]:
-        """Arguments of the tokenizer that cut a text off where the recipe says so."""
-        truncated = self.recipe.data.on_too_long == "truncate"
-        return {"truncation": True, "max_length": self.longest} if truncated else {}
+    reads: int | None = None
+    """Most tokens of a text that the model reads, where they are limited; None as long as there is no model."""
 
-    def within_limit(self, prepared: Dataset, rows: Dataset) -> tuple[Dataset, Dataset]:
+    def cut(self) -> dict[str, Any]:
+        """Arguments of the tokenizer that cut a text off where the recipe says so, or where the model must."""
+        truncated = self.longest if self.recipe.data.on_too_long == "truncate" else None
+        limits = [limit for limit in (truncated, self.reads) if limit is not None]
+        return {"truncation": True, "max_length": min(limits)} if limits else {}
+
+    @abstractmethod
+    def arguments(self, rows: Dataset) -> tuple[list[str], ...]:
+        """What the tokenizer is called with."""
+
+    @abstractmethod
+    def encode(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
+        """Rows as the collator takes them, one for each, cut where `cut` says so."""
+
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        return map("\n".join, zip(*self.arguments(rows), strict=True))
+
+    def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+        return self.within_limit(self.encode(rows, processor), rows)
+
+    def prepare_evaluation(
+        self, rows: Dataset, processor: PreTrainedTokenizerBase, model: PreTrainedModel, split: str = "test"
+    ) -> Evaluated:
+        self.reads = position_limit(model.config, "encoder")
+        if self.recipe.data.on_too_long == "raise":
+            self.within_limit(self.encode(rows, processor), rows, split)
+        limit = self.cut().get("max_length")
+        if limit is None:
+            return Evaluated(self.encode(rows, processor), rows)
+        # Pipelines are to read what was read here.
+        processor.model_max_length = limit
+        whole = processor(*self.arguments(rows), verbose=False, return_attention_mask=False)["input_ids"]
+        longer = [number for number, ids in enumerate(whole) if len(ids) > limit]
+        if longer and self.recipe.data.on_too_long == "raise":
+            raise ValueError(
+                f"{split}: row {longer[0]} has {len(whole[longer[0]])} tokens, and the model has positions for "
+                f"{limit} ({len(longer)} of {len(rows)} rows are too long)"
+            )
+        cuts = [Cut(self.card.unit, limit, longer, len(rows))] if longer else []
+        return Evaluated(self.encode(rows, processor), rows, cuts)
+
+    def within_limit(self, prepared: Dataset, rows: Dataset, split: str = "train") -> tuple[Dataset, Dataset]:
         """Prepared rows that aren't too long, and the rows that they were made of.
 
         Raises:
@@ -216,10 +264,16 @@ class ClassifyingTask(EncoderTask):
         kept = np.flatnonzero(lengths <= self.longest)
         if len(kept) < len(rows):
             first = int((lengths > self.longest).argmax())
-            message = f"row {first} has {lengths[first]} tokens, with data.max_source_length={self.longest}"
+            message = f"{split}: row {first} has {lengths[first]} tokens, with data.max_source_length={self.longest}"
             if data.on_too_long == "raise" or len(kept) == 0:
                 raise ValueError(f"{message} ({len(rows) - len(kept)} of {len(rows)} rows are too long)")
-            logger.warning("%s: such rows are skipped, %d of %d", message, len(rows) - len(kept), len(rows))
+            logger.warning(
+                "%s: such rows are skipped, %d of %d, of which it is the first, and begins %r",
+                message,
+                len(rows) - len(kept),
+                len(rows),
+                next(iter(self.inputs_of(rows.select([first]))))[:_SHOWN],
+            )
         return prepared.select(kept), rows.select(kept)
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """Questions, and texts whose parts answer them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class QuestionAnsweringTask(EncoderTask):
         unit="questions",
         sample_columns=("question", "answers", "output"),
     )
+    given = "questions"
     head = "AutoModelForQuestionAnswering"
     metrics = SQUAD_METRICS
     unused = ("data.block_size", "data.on_too_long", *MASKING)
@@ -56,6 +57,9 @@ class QuestionAnsweringTask(EncoderTask):
 
     def show(self, row: dict[str, Any]) -> str:
         return f"{row['question']!r} → {' | '.join(row['answers'])!r}"
+
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        return (f"{row['question']}\n{row['context']}" for row in rows.select_columns(["question", "context"]))
 
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         # A text counts once, however many questions there are about it.

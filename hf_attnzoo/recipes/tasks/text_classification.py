@@ -56,7 +56,10 @@ class TextClassificationTask(ClassifyingTask):
         pairs = list(rows["text_pair"]) if "text_pair" in _columns(rows) else []
         return ([*rows["text"], *pairs],)
 
-    def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+    def arguments(self, rows: Dataset) -> tuple[list[str], ...]:
+        return tuple(list(rows[name]) for name in ("text", "text_pair") if name in rows.column_names)
+
+    def encode(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         numbers = {name: number for number, name in enumerate(self.labels)}
         for name in sorted(set(rows["label"])):
             if name not in numbers:
@@ -64,11 +67,9 @@ class TextClassificationTask(ClassifyingTask):
                     f"data: the class {name!r} is none of the training split's, {', '.join(self.labels)}; "
                     "data.options.label_names can name more"
                 )
-        encoded = processor(*_arguments(rows), verbose=False, return_attention_mask=False, **self.cut())
+        encoded = processor(*self.arguments(rows), verbose=False, return_attention_mask=False, **self.cut())
         columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
-        return self.within_limit(
-            Dataset.from_dict({**columns, "labels": [numbers[name] for name in rows["label"]]}), rows
-        )
+        return Dataset.from_dict({**columns, "labels": [numbers[name] for name in rows["label"]]})
 
     def trainer_options(self, processor: PreTrainedTokenizerBase, validation: Dataset) -> dict[str, Any]:
         def compute(prediction: EvalPrediction) -> dict[str, float]:
@@ -102,7 +103,7 @@ class TextClassificationTask(ClassifyingTask):
         plot_grid(maps, path, titles=[item.source_text for item in maps], columns=1, vmax=0.5)
 
     def inputs(self, processor: PreTrainedTokenizerBase, rows: Dataset) -> dict[str, Tensor]:
-        return dict(processor(*_arguments(rows), padding=True, return_tensors="pt", **self.cut()))
+        return dict(processor(*self.arguments(rows), padding=True, return_tensors="pt", **self.cut()))
 
     def judged(
         self, outputs: Any, processor: PreTrainedTokenizerBase, inputs: Mapping[str, Tensor], rows: Dataset
@@ -124,10 +125,6 @@ def _columns(rows: Any) -> list[str]:
 
 def _text(row: dict[str, Any]) -> str:
     return f"{row['text']} / {row['text_pair']}" if "text_pair" in row else row["text"]
-
-
-def _arguments(rows: Dataset) -> list[list[str]]:
-    return [list(rows[name]) for name in ("text", "text_pair") if name in rows.column_names]
 
 
 def _questions(rows: Dataset) -> list[Any]:

@@ -1,6 +1,7 @@
 """What the tasks of language models have in common, masked or not: their rows are texts."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from datasets import Dataset
@@ -22,6 +23,9 @@ class OfTexts:
         for text in rows["text"]:
             digest.update(f"{text}\0".encode())
         return digest.hexdigest()
+
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        return rows["text"]
 
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         return (list(rows["text"]),)

@@ -37,6 +37,7 @@ class TokenClassificationTask(ClassifyingTask):
         unit="sentences",
         sample_columns=("sentence", "tags", "output"),
     )
+    given = "sentences"
     head = "AutoModelForTokenClassification"
     metrics = TAGGING_METRICS
     unused = ("data.max_target_length", "data.block_size", "data.stride", *MASKING)
@@ -71,7 +72,10 @@ class TokenClassificationTask(ClassifyingTask):
     def texts(self, rows: Dataset) -> tuple[list[str], ...]:
         return ([" ".join(words) for words in rows["tokens"]],)
 
-    def prepare(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> tuple[Dataset, Dataset]:
+    def arguments(self, rows: Dataset) -> tuple[list[str], ...]:
+        return self.texts(rows)
+
+    def encode(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         numbers = {name: number for number, name in enumerate(self.labels)}
         for name in sorted({tag for tags in rows["tags"] for tag in tags}):
             if name not in numbers:
@@ -88,7 +92,7 @@ class TokenClassificationTask(ClassifyingTask):
                     row[place] = numbers[tag]
             labels.append(row)
         columns = {name: encoded[name] for name in ("input_ids", "token_type_ids") if name in encoded}
-        return self.within_limit(Dataset.from_dict({**columns, "labels": labels}), rows)
+        return Dataset.from_dict({**columns, "labels": labels})
 
     def _aligned(
         self, processor: PreTrainedTokenizerBase, sentences: Sequence[list[str]]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from ...data import (
     token_lengths,
     tokenize_buffer,
     tokenize_pairs,
+    truncate_pairs,
 )
 from ...hub import CardTexts
 from ...models.tokenization_attnzoo import tokenizer_sides, train_tokenizer, vocabulary_sizes
+from ...pipelines.generating import position_limit
 from ...registry import FAMILIES
 from ..schema import both_sides
+from .base import Cut, Evaluated
 from .writing import WritingTask
 
 
@@ -40,6 +44,7 @@ class TranslationTask(WritingTask):
         sample_columns=("source", "reference", "output"),
     )
 
+    given = "sources"
     head = "AutoModelForSeq2SeqLM"
     processor_class = AutoTokenizer
 
@@ -63,6 +68,9 @@ class TranslationTask(WritingTask):
 
     def source_texts(self, rows: Dataset) -> list[str]:
         return list(rows["source"])
+
+    def inputs_of(self, rows: Dataset) -> Iterable[str]:
+        return rows["source"]
 
     def build_processor(self, rows: Dataset) -> PreTrainedTokenizerBase:
         section = self.recipe.tokenizer
@@ -111,6 +119,7 @@ class TranslationTask(WritingTask):
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
             on_too_long=data.on_too_long,
+            split="train",
         )
         # Pairs that were too long are not among them.
         rows = rows.select(prepared["row"])
@@ -119,6 +128,32 @@ class TranslationTask(WritingTask):
             for side in ("source", "target"):
                 prepared = prepared.add_column(side, rows[side])
         return prepared, rows
+
+    def prepare_evaluation(
+        self, rows: Dataset, processor: PreTrainedTokenizerBase, model: PreTrainedModel, split: str = "test"
+    ) -> Evaluated:
+        data = self.recipe.data
+        wanted = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
+        prepared = tokenize_pairs(rows, processor, **(wanted if data.on_too_long == "raise" else {}), split=split)
+        limits, cuts = {}, []
+        for name, column, what, side in (
+            ("max_source_length", "input_ids", "sources", "encoder"),
+            ("max_target_length", "labels", "targets", "decoder"),
+        ):
+            # References stay whole: it is the loss that takes labels of so many tokens.
+            held = position_limit(model.config, side)
+            limits[name] = limit = _least(held, wanted[name] if data.on_too_long == "truncate" else None)
+            lengths = token_lengths(prepared, column)
+            if limit is None or lengths.max() <= limit:
+                continue
+            longer = np.flatnonzero(lengths > limit).tolist()
+            if data.on_too_long == "raise":
+                raise ValueError(
+                    f"{split}: row {longer[0]} has {lengths[longer[0]]} tokens in {column}, and the model has "
+                    f"positions for {limit} ({len(longer)} of {len(rows)} rows are too long)"
+                )
+            cuts.append(Cut(what, limit, longer, len(rows), read=column == "input_ids"))
+        return Evaluated(truncate_pairs(prepared, processor, **limits) if cuts else prepared, rows, cuts)
 
     def prepare_buffer(self, rows: Dataset, processor: PreTrainedTokenizerBase) -> Dataset:
         data = self.recipe.data
