@@ -162,3 +162,12 @@ def test_the_code_of_the_papers_is_there():
     assert len(named) > 15
     for module, attribute, path in named:
         assert hasattr(importlib.import_module(path.replace("/", ".")), attribute), f"{module}.{attribute}"
+
+
+def test_the_scores_are_those_of_the_cards():
+    cells = re.findall(r"\[([\d.]+)\]\((model_cards/[\w-]+\.md)\) \(([\d.]+) to ([\d.]+)\)", README)
+    assert len(cells) == 10
+    for score, card, *interval in cells:
+        text = (ROOT / card).read_text(encoding="utf-8")
+        found = re.search(r"^\| BLEU \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", text, re.MULTILINE)
+        assert [score, *interval] == [f"{float(figure):.1f}" for figure in found.groups()], card
