@@ -95,7 +95,8 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     # Of a stream the first rows stand for all where those have to be looked at.
     stream = rows["train"] if recipe.data.streaming else None
     if stream is not None:
-        rows["train"] = _held(stream.take(_HEAD), data_name(recipe), "train")
+        with told_by_keys(data_keys(recipe, "train")):
+            rows["train"] = _held(stream.take(_HEAD), data_name(recipe), "train")
     for split, some in rows.items():
         unit = task.card.unit
         streamed = split == "train" and stream is not None
@@ -302,7 +303,8 @@ def load_splits(recipe: Recipe, task: Task, names: Sequence[str] = SPLITS) -> di
                 if number is not None:
                     rows = _part(rows, name, number, split)
             if recipe.data.streaming and split != "train":
-                rows = _held(rows, source, split)
+                with told_by_keys(data_keys(recipe, split)):
+                    rows = _held(rows, source, split)
             if isinstance(rows, Dataset) and len(rows) == 0:
                 raise ValueError(f"data: the {split} split of {source!r} is empty")
             parts.append(rows)

@@ -299,18 +299,19 @@ def test_options_of_files_are_told_as_keys(recipe_content, tmp_path):
     file.write_text("a\tb\n")
 
     def refused(message, **data):
-        recipe = build_recipe(recipe_content(tmp_path, data={"source": str(file), **data}))
+        content = recipe_content(tmp_path, data={"source": str(file), **data}, tokenizer__train_rows=1)
+        recipe = build_recipe(content)
         with pytest.raises(ValueError, match=f"{message}$"):
             load_splits(recipe, make_task("seq2seq", recipe))
 
     refused(r"\(in a recipe: data\.options\.format, data\.options\.target_path\)")
     tsv = {"format": "tsv"}
-    refused(
-        r"header=False \(in a recipe: data\.options\.header\)", options={**tsv, "source_column": "a", "header": False}
-    )
-    refused(
-        r"\(in a recipe: data\.train\.source_column\)", options=tsv, train={"source_column": 5, "target_column": 0}
-    )
+    named = {**tsv, "source_column": "a", "header": False}
+    refused(r"header=False \(in a recipe: data\.options\.header\)", options=named)
+    wrong = {"source_column": 5, "target_column": 0}
+    refused(r"\(in a recipe: data\.train\.source_column\)", options=tsv, train=wrong)
+    stream = {"streaming": True, "max_source_length": 9, "max_target_length": 9}
+    refused(r"\(in a recipe: data\.validation\.source_column\)", **stream, options=tsv, validation=wrong)
     file.write_text("a\tb\n\tc\n")
     # What is wrong with a row is no option's fault.
     refused(r"pairs\.txt:2: the source is empty", options={**tsv, "header": False})
