@@ -109,10 +109,7 @@ def steps_ended_at(output: Path) -> int | None:
     """
     if _holds_something(output / CHECKPOINTS):
         return None
-    try:
-        return json.loads((output / MODEL / METRICS).read_text(encoding="utf-8"))["steps"]
-    except (OSError, ValueError, KeyError):
-        return None
+    return (_read(output / MODEL / METRICS) or {}).get("steps")
 
 
 def step_to_go_on_from(output: Path) -> int | None:

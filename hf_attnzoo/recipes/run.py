@@ -105,7 +105,7 @@ def _run(recipe: Recipe, console: Console) -> RunResult:
     if steps is not None:
         say(
             console,
-            f"{output} has the model of a run that has ended, at step {steps:,}: it is trained anew, and replaced in "
+            f"{output} has the model of a run that has ended, at step {steps}: it is trained anew, and replaced in "
             "the end. To keep it choose another output; to go on from it, there, set "
             f"pretrained.model={output / MODEL}",
         )
