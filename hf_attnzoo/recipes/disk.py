@@ -1,7 +1,9 @@
 """Folders that are there whole or not at all, and disks that are full."""
 
 import errno
+import glob
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,22 +59,24 @@ def discard(folder: Path) -> None:
     Args:
         folder: which need not be there.
     """
-    doomed = folder.with_name(f".{folder.name}.removing")
-    shutil.rmtree(doomed, ignore_errors=True)
+    doomed = _beside(folder, "removing")
     if folder.exists():
         folder.rename(doomed)
         shutil.rmtree(doomed)
 
 
 def scratch_folder(folder: Path) -> Path:
-    """Where a folder is made that takes its place when it is whole; what a killed run has left there is removed.
+    """Where a folder is made that takes its place when it is whole: another one for everybody who asks.
 
     Args:
         folder: to be.
     """
-    scratch = folder.with_name(f".{folder.name}.writing")
-    shutil.rmtree(scratch, ignore_errors=True)
-    return scratch
+    return _beside(folder, "writing")
+
+
+def _beside(folder: Path, state: str) -> Path:
+    # Where a disk has no locks, two runs may be at it.
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.{state}")
 
 
 def tidy(folder: Path) -> None:
@@ -82,4 +86,5 @@ def tidy(folder: Path) -> None:
         folder: the one that is left alone.
     """
     for state in ("removing", "writing"):
-        shutil.rmtree(folder.with_name(f".{folder.name}.{state}"), ignore_errors=True)
+        for left in folder.parent.glob(f".{glob.escape(folder.name)}.*{state}"):
+            shutil.rmtree(left, ignore_errors=True)

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..wording import counted
-from .disk import discard, scratch_folder, writing
+from .disk import discard, scratch_folder, tidy, writing
 from .reporting import say
 from .schema import LoRASection, Recipe, nearest, without_folders
 from .tasks.base import Task
@@ -153,6 +153,7 @@ class Adapter:
         Args:
             folder: to write.
         """
+        tidy(folder)
         scratch = scratch_folder(folder)
         with writing(folder):
             # The embeddings are the checkpoint's.

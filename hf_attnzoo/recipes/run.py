@@ -21,10 +21,22 @@ from .building import build_model, build_trainer, generation_config, heed_launch
 from .choosing import ending_of, tell_ending
 from .disk import discard
 from .energy import check_energy, energy_of
+from .holding import held, stoppable
 from .keys import LENGTH_KEYS, TOKENIZER_KEYS, data_keys, told_by_keys
 from .lora import ADAPTER, Adapter, is_adapter
 from .reporting import make_console, report, say
-from .resume import CHECKPOINTS, MODEL, checkpoints_in, claim_output, has_ended, load_best, read_state
+from .resume import (
+    CHECKPOINTS,
+    MODEL,
+    averaged_steps,
+    check_whole,
+    checkpoint_at,
+    claim_output,
+    has_ended,
+    load_best,
+    read_state,
+    steps_ended_at,
+)
 from .saving import check_reload, save_run
 from .schema import Recipe, nearest, without_folders
 from .soundness import schedule_warnings, shared_inputs
@@ -64,7 +76,7 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     """Train, score on the test split, draw attention, save, and load back.
 
     A run that was killed goes on from its last complete checkpoint when it is started again; one that has ended starts
-    afresh.
+    afresh, and its model is replaced when the new one is whole. Two runs never share an output.
 
     Args:
         recipe: what to do.
@@ -74,10 +86,15 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
         Folder and scores.
 
     Raises:
-        ValueError: if the recipe asks for something that doesn't exist, before any training.
+        ValueError: if the recipe asks for something that doesn't exist, or another run is at its output, before any
+            training.
     """
     console = console or make_console()
-    recipe = heed_launcher(recipe)
+    with stoppable(Path(recipe.output), console), held(Path(recipe.output)):
+        return _run(heed_launcher(recipe), console)
+
+
+def _run(recipe: Recipe, console: Console) -> RunResult:
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     family = find_family(recipe)
@@ -90,6 +107,14 @@ def run_recipe(recipe: Recipe, console: Console | None = None) -> RunResult:
     disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     output = Path(recipe.output)
+    steps = steps_ended_at(output)
+    if steps is not None:
+        say(
+            console,
+            f"{output} has the model of a run that has ended, at step {steps}: it is trained anew, and replaced in "
+            "the end. To keep it choose another output; to go on from it, there, set "
+            f"pretrained.model={output / MODEL}",
+        )
 
     rows = load_splits(recipe, task)
     # Of a stream the first rows stand for all where those have to be looked at.
@@ -448,11 +473,15 @@ def average_last(trainer: ZooTrainer, number: int) -> tuple[int, ...]:
 
     Returns:
         Their steps.
+
+    Raises:
+        ValueError: if one of them is not as it was written.
     """
-    # The last checkpoint of a run is its end, and every one up to it is whole.
-    checkpoints = checkpoints_in(Path(trainer.args.output_dir))
-    steps = [step for step in checkpoints if step <= trainer.state.global_step][-number:]
-    load_average(trainer.model, [checkpoints[step] for step in steps])
+    steps = averaged_steps(trainer.state.save_steps, trainer.state.global_step, number)
+    checkpoints = [checkpoint_at(Path(trainer.args.output_dir), step) for step in steps]
+    for checkpoint in checkpoints:
+        check_whole(checkpoint, f"which training.average_last={number} needs")
+    load_average(trainer.model, checkpoints)
     where = f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"
     say(trainer.progress_report.console, f"mean of {counted(len(steps), 'checkpoint')}, at {where}")
     return tuple(steps)

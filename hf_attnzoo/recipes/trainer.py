@@ -37,7 +37,7 @@ from .disk import writing
 from .energy import EnergyMeter
 from .guarding import NonFiniteGuard
 from .reporting import ProgressReport, make_console
-from .resume import list_files
+from .resume import check_whole, list_files
 from .scheduled_sampling import ScheduledSampling
 from .schema import EvaluationSection
 from .weight_average import WeightAverage
@@ -303,6 +303,13 @@ class ZooTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             list_files(Path(output_dir))
+
+    def _load_best_model(self) -> None:
+        # Where there is nothing to load, the parent keeps the last weights, and a warning is all that it says.
+        if not self.args.save_only_model:
+            role = f"the best one by {self.args.metric_for_best_model.removeprefix('eval_')}"
+            check_whole(Path(self.state.best_model_checkpoint), role)
+        super()._load_best_model()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # Tied weights are saved once, under one of their names.

@@ -27,6 +27,7 @@ from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
 from hf_attnzoo.recipes.building import build_model, build_trainer, generation_config
 from hf_attnzoo.recipes.disk import discard
+from hf_attnzoo.recipes.holding import LOCK
 from hf_attnzoo.recipes.resume import claim_output, last_complete_checkpoint
 from hf_attnzoo.recipes.run import find_family, load_splits
 from hf_attnzoo.recipes.tasks import make_task
@@ -468,7 +469,7 @@ def killed_while_saving(rank: int, size: int, folder: Path, content: dict[str, A
             if found is None:
                 raise AssertionError("neither the model nor a checkpoint is left")
             same(contents_of(copy / found), last)
-        left = {path.name for path in (copy / "run").iterdir()} - {"model", "checkpoints", ".run.json"}
+        left = {path.name for path in (copy / "run").iterdir()} - {"model", "checkpoints", ".run.json", LOCK}
         if left:
             raise AssertionError(f"{left} lies about")
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from hf_attnzoo.data import TokenBudgetBatchSampler
 from hf_attnzoo.recipes import build_recipe, run_recipe
 from hf_attnzoo.recipes import run as run_module
-from hf_attnzoo.recipes.resume import claim_output, last_complete_checkpoint
+from hf_attnzoo.recipes.resume import claim_output, last_complete_checkpoint, list_files
 from hf_attnzoo.recipes.tasks.captioning import CaptioningTask
 from hf_attnzoo.recipes.tasks.translation import TranslationTask
 from hf_attnzoo.recipes.trainer import ZooTrainer
@@ -74,10 +74,10 @@ class World:
 
         self.patch.setattr(ZooTrainer, "evaluation_loop", evaluation_loop)
 
-    def run(self, name="run", kill_at=None, **changes):
+    def run(self, name="run", kill_at=None, console=None, **changes):
         self.kill_at = kill_at
         recipe = build_recipe(self.recipe_content(self.folder / name, **{**DATA, **changes}))
-        return run_recipe(recipe, Console(quiet=True))
+        return run_recipe(recipe, console or Console(quiet=True))
 
     def kill(self, kill_at, **changes):
         with pytest.raises(Killed):
@@ -262,9 +262,15 @@ def test_a_run_that_patience_had_ended_does_not_go_on(world):
 def test_a_run_that_has_ended_starts_afresh(world):
     first = world.run()
     world.steps = 0
-    second = world.run(name="run", seed=1)
+    told = Console(file=io.StringIO(), width=1000)
+    second = world.run(name="run", console=told, seed=1)
     assert world.steps == 4
     assert first.model == second.model
+    output = world.folder / "run"
+    assert told.file.getvalue().startswith(
+        f"{output} has the model of a run that has ended, at step 4: it is trained anew, and replaced in the end. "
+        f"To keep it choose another output; to go on from it, there, set pretrained.model={output}/model\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -414,8 +420,9 @@ def test_folders_of_others_are_left_alone(world, name):
     mine.mkdir(parents=True)
     (mine / "thesis.tex").write_text("three years of work")
     (mine / "checkpoint-100").mkdir()
-    with pytest.raises(ValueError, match=f"{name} holds something that no run has written"):
+    with pytest.raises(ValueError, match=f"{name} holds something that no run has written") as refused:
         world.run()
+    assert str(refused.value).endswith("; move or remove that folder, or choose another output")
     assert (mine / "thesis.tex").read_text() == "three years of work"
     assert (mine / "checkpoint-100").is_dir()
     assert world.steps == 0
@@ -456,8 +463,108 @@ def test_the_last_complete_checkpoint(tmp_path, caplog):
         (100, "trainer_state.json is missing or cut off"),
     ):
         folder = tmp_path / f"checkpoint-{step}"
-        assert told.pop(0) == f"{folder} is left out, since it was not written to its end: {lack}"
+        assert told.pop(0) == f"{folder} is left out, since it is not whole: {lack}"
     assert told == []
     assert (tmp_path / "checkpoint-200").is_dir()
     assert last_complete_checkpoint(tmp_path, remove_others=True) == tmp_path / "checkpoint-10"
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-9", "checkpoint-10", "checkpoint-final"}
+
+
+def write_checkpoint(folder, step, best=None, **state):
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir()
+    for name in ("model.safetensors", "optimizer.pt", "config.json"):
+        (checkpoint / name).write_text("123456789")
+    list_files(checkpoint)
+    state |= {"global_step": step, "best_model_checkpoint": best and f"elsewhere/checkpoint-{best}"}
+    (checkpoint / "trainer_state.json").write_text(json.dumps(state))
+    return checkpoint
+
+
+def test_a_changed_byte_is_found_at_the_same_size(tmp_path, caplog):
+    earlier, later = write_checkpoint(tmp_path, 2), write_checkpoint(tmp_path, 4)
+    # The check value of CRC-32
+    assert json.loads((later / "files.json").read_text())["optimizer.pt"] == [9, 0xCBF43926]
+    assert last_complete_checkpoint(tmp_path) == later
+    (later / "optimizer.pt").write_text("123406789")
+    assert last_complete_checkpoint(tmp_path, read=False) == later
+    assert last_complete_checkpoint(tmp_path, remove_others=True) == earlier
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"{later} is left out, since it is not whole: optimizer.pt is not what was written"
+    assert not later.exists()
+    # To begin anew is for the user to decide.
+    (earlier / "optimizer.pt").write_text("")
+    with pytest.raises(ValueError, match=f"remove {tmp_path} to train anew$"):
+        last_complete_checkpoint(tmp_path, remove_others=True)
+    assert earlier.is_dir()
+
+
+def test_a_checkpoint_whose_best_one_is_damaged_is_left_out(tmp_path, caplog):
+    for step, best in ((2, None), (4, 4), (6, 4)):
+        write_checkpoint(tmp_path, step, best)
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-6"
+    (tmp_path / "checkpoint-4" / "model.safetensors").unlink()
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"
+    lack = "not whole: model.safetensors is missing or cut off"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/checkpoint-6 is left out, since checkpoint-4, its best one so far, is {lack}",
+        f"{tmp_path}/checkpoint-4 is left out, since it is {lack}",
+    ]
+    shutil.rmtree(tmp_path / "checkpoint-2")
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    with pytest.raises(ValueError, match="checkpoint-4, its best one so far, is not whole: the folder is m") as error:
+        last_complete_checkpoint(tmp_path, remove_others=True)
+    assert str(error.value).endswith(f"with the weights of pretrained.model={tmp_path}/checkpoint-6")
+    assert (tmp_path / "checkpoint-6").is_dir()
+
+
+@pytest.mark.parametrize(("damaged", "found"), [(None, 8), (4, 8), (6, 4), (2, 8)])
+def test_what_the_mean_of_the_end_needs_must_be_whole(tmp_path, damaged, found):
+    # The last of three are those at 6, 8 and 9.
+    for step in (2, 4, 6, 8):
+        write_checkpoint(tmp_path, step, save_steps=2, max_steps=9)
+    if damaged is not None:
+        (tmp_path / f"checkpoint-{damaged}" / "model.safetensors").write_text("123456780")
+    assert last_complete_checkpoint(tmp_path, average_last=3).name == f"checkpoint-{found}"
+
+
+def test_no_mean_without_one_of_its_checkpoints(tmp_path):
+    for step in (2, 6):
+        write_checkpoint(tmp_path, step)
+    state = SimpleNamespace(save_steps=2, global_step=6)
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path)), state=state)
+    missing = f"{tmp_path}/checkpoint-4, which training.average_last=2 needs, is not whole: the folder is missing"
+    with pytest.raises(ValueError, match=re.escape(missing)):
+        run_module.average_last(trainer, 2)
+
+
+def test_a_best_checkpoint_that_is_lost_ends_the_run(world):
+    length = {"training__max_steps": 6}
+    world.scores([0.9, 0.1, 0.2])
+    weights = world.folder / "run" / "checkpoints" / "checkpoint-2" / "model.safetensors"
+    step = ZooTrainer.training_step
+
+    def lose(trainer, *args, **kwargs):
+        if trainer.state.global_step == 5:
+            weights.unlink()
+        return step(trainer, *args, **kwargs)
+
+    world.patch.setattr(ZooTrainer, "training_step", lose)
+    lost = f"{weights.parent}, the best one by token_accuracy, is not whole: model.safetensors is missing"
+    with pytest.raises(ValueError, match=re.escape(lost)):
+        world.run(**length)
+    assert not (world.folder / "run" / "model").exists()
+
+
+def test_goes_on_from_the_checkpoint_before_a_damaged_optimizer(world):
+    length = {"training__max_steps": 6}
+    world.scores(itertools.count())
+    world.kill(6, **length)
+    file = world.folder / "run" / "checkpoints" / "checkpoint-4" / "optimizer.pt"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 :][:64] = bytes(64)
+    content[-64:] = bytes(64)
+    file.write_bytes(content)
+    world.steps = 0
+    world.run(**length)
+    assert world.steps == 4
