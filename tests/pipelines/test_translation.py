@@ -331,7 +331,7 @@ def test_source_longer_than_the_position_table(bart):
         bart(["a", fits + "f"])
     # Cut to 15 characters and </s>
     assert bart(fits + "fade", truncation=True) == bart(fits)
-    with pytest.raises(ValueError, match="holds 16"):
+    with pytest.raises(ValueError, match="positions for 16"):
         bart(fits + "f", truncation="do_not_truncate")
     with pytest.raises(ValueError, match="longest"):
         bart(fits, truncation="shortest_first")
