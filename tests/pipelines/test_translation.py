@@ -327,11 +327,11 @@ def bart():
 def test_source_longer_than_the_position_table(bart):
     fits = "ab" * 7 + "c"
     assert len(bart([fits, "a"], batch_size=2)) == 2
-    with pytest.raises(ValueError, match=r"'abababababababcf' has 17 tokens.*holds 16"):
+    with pytest.raises(ValueError, match=r"'abababababababcf' has 17 tokens.*positions for 16"):
         bart(["a", fits + "f"])
     # Cut to 15 characters and </s>
     assert bart(fits + "fade", truncation=True) == bart(fits)
-    with pytest.raises(ValueError, match="holds 16"):
+    with pytest.raises(ValueError, match="positions for 16"):
         bart(fits + "f", truncation="do_not_truncate")
     with pytest.raises(ValueError, match="longest"):
         bart(fits, truncation="shortest_first")
