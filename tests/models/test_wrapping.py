@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from hf_attnzoo.models.losses import token_cross_entropy
 from hf_attnzoo.models.recurrence import GRULayer
@@ -34,6 +35,12 @@ def test_a_hook_on_all_modules_fires(register):
         handle.remove()
     assert head in fired
     assert is_plain_linear(head)
+
+
+def test_a_counter_of_operations_counts_what_is_always_done():
+    head = nn.Linear(4, 7)
+    with FlopCounterMode(display=False):
+        assert is_plain_linear(head)
 
 
 @pytest.mark.parametrize("what", ["head", "gru"])
