@@ -100,6 +100,8 @@ class ZooTrainer(Seq2SeqTrainer):
         self._train_collator = train_collator or self.data_collator
         self._scheduled_sampling = scheduled_sampling
         self.resumed_from: str | None = None
+        # A stream is about to be gone on with.
+        self._goes_on = False
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.progress_report = ProgressReport(self, console or make_console())
@@ -128,6 +130,7 @@ class ZooTrainer(Seq2SeqTrainer):
         if self._streams and resume_from_checkpoint:
             state = Path(resume_from_checkpoint, self._stream_file).read_text(encoding="utf-8")
             self._batch_sampler.load_state_dict(json.loads(state))
+            self._goes_on = True
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
@@ -151,6 +154,15 @@ class ZooTrainer(Seq2SeqTrainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
         return self.accelerator.prepare(loader)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Batches of a step; see `Trainer.get_batch_samples`."""
+        samples = super().get_batch_samples(*args, **kwargs)
+        if self._goes_on:
+            # The loader has drawn a number to begin with, as it had in the run that is gone on with, long before.
+            self._load_rng_state(self.resumed_from)
+            self._goes_on = False
+        return samples
 
     @property
     def rows_streamed(self) -> int | None:

@@ -144,7 +144,7 @@ def test_variants_have_one_base(emoji, text):
 def test_an_output_that_holds_something_is_left_alone(emoji, packages, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not an empty folder"):
+    with pytest.raises(ValueError, match="holds something: name a new folder"):
         emoji.write_folder(packages(), tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
