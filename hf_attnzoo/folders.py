@@ -16,8 +16,8 @@ def check_new_folder(folder: Path, name: str, outside: Path | None = None) -> No
         outside: a folder of a model that it must not lie in, since that is copied. Default: `None`, anywhere.
 
     Raises:
-        ValueError: it has no name of its own, such as `.`, it holds something, it is or lies in a file, or it lies in
-            `outside`.
+        ValueError: it has no name of its own, such as `.`, it holds something, it is or lies in a file, a disk is
+            mounted there, or it lies in `outside`.
     """
     if folder.name in ("", ".."):
         raise ValueError(f"{name}={folder} has no name of its own: name a new folder")
@@ -25,6 +25,8 @@ def check_new_folder(folder: Path, name: str, outside: Path | None = None) -> No
         raise ValueError(f"{name}={folder} is a file, or a link: name a new folder")
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{name}={folder} holds something: name a new folder")
+    if os.path.ismount(folder):
+        raise ValueError(f"{name}={folder} is a disk of its own: name a new folder in it")
     _check_above(folder, name)
     if outside is not None and folder.resolve().is_relative_to(outside.resolve()):
         raise ValueError(f"{name}={folder} lies in the folder of the model, {outside}: name another place")

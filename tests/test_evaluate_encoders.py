@@ -183,6 +183,9 @@ def test_files_of_classes_tags_and_answers(call, tmp_path):
     report = score("B-X I-X O\nO B-Y\n", "B-X I-X B-X\nB-Y O\n", "accuracy,entity_f1")
     assert (report["accuracy"], report["entity_f1"]) == (2 / 5, pytest.approx(2 / 5))
     report = score("the red house\n\ntree\n", "red house\n\ngreen tree\n", "exact_match,f1")
+    # Of what, if it isn't said
+    arguments = (tmp_path / "out.txt", tmp_path / "right.txt", "--metrics")
+    assert "f1 fits files for text-classification and for question-answering" in call(*arguments, "f1", fails=True)
     # SQuAD's scores leave articles out; no answer is right where there is none
     assert (report["exact_match"], report["f1"]) == (pytest.approx(2 / 3), pytest.approx((1 + 1 + 2 / 3) / 3))
 

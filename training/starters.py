@@ -37,7 +37,7 @@ from hf_attnzoo.hub.card import (
 from hf_attnzoo.recipes import Recipe, find_recipe, load_recipe, run_recipe
 from hf_attnzoo.recipes.building import build_trainer
 from hf_attnzoo.recipes.reading import read_yaml
-from hf_attnzoo.recipes.run import data_name, find_family, load_splits
+from hf_attnzoo.recipes.run import data_name, find_family, load_splits, reported_split
 from hf_attnzoo.recipes.schema import build_recipe
 from hf_attnzoo.recipes.tasks import make_task
 
@@ -176,11 +176,11 @@ def rewrite(recipe: Recipe, starter: Starter, target: Path, console: Console) ->
     samples = [task.sample(row, number, outcome.outputs[number]) for number, row in enumerate(shown)]
     card = ModelCard.load(target / CARD)
     card.data.model_name = starter.name
-    card.data.eval_results = evaluation_results(task.card, data_name(recipe), outcome.metrics)
+    card.data.eval_results = evaluation_results(task.card, data_name(recipe), outcome.metrics, reported_split(recipe))
     text = YAML.sub(lambda _: f"```yaml\n{told.to_yaml(public=True)}```", card.text)
     parts = text.replace(CODE_NOTE, NO_CODE_NOTE).strip().split("\n\n")
     parts[0] = f"# {starter.name}"
-    parts[parts.index("## Results") + 1] = results_table(outcome.metrics, outcome.intervals)
+    parts[parts.index("## Results") + 1] = results_table(outcome.metrics, outcome.intervals, reported_split(recipe))
     parts[parts.index("## Samples") + 1] = samples_table(task.card, samples)
     if outcome.shots:
         section = shots_section(outcome.shots)

@@ -76,6 +76,8 @@ _NOTO = {
 # What follows the script in such a name
 _KINDS = "(?:CHARACTER|CONSONANT|DEPENDENT|DIGIT|INDEPENDENT|LETTER|MARK|SIGN|SUBJOINED|SYLLABLE|VOWEL)"
 _MISSING = r"Glyph (\d+) "
+# What matplotlib before 3.11 adds for some scripts
+_UNSUPPORTED = r"Matplotlib currently does not support \w+ natively"
 # Filters of warnings are those of all threads
 _FILTERS = threading.RLock()
 
@@ -301,6 +303,7 @@ def missing_glyphs() -> Iterator[set[str]]:
     missing: set[str] = set()
     with _FILTERS, warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", _MISSING)
+        warnings.filterwarnings("ignore", _UNSUPPORTED)
         yield missing
     for item in caught:
         glyph = re.match(_MISSING, str(item.message))

@@ -88,11 +88,14 @@ def open_page(
     It takes gradio, which the extra `app` of the package brings.
     """
     from ..app import export_space, import_gradio, load_demo, serve
+    from ..folders import check_new_folder
 
     if export is not None and (host is not None or port is not None or share):
         raise typer.BadParameter("--export writes a folder and shows no page: leave out --host, --port and --share")
     with plain_errors():
         import_gradio()
+        if export is not None:
+            check_new_folder(export, "export")
         with named(model) as place:
             demo = load_demo(place)
         if export is None:

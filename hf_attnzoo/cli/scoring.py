@@ -191,9 +191,14 @@ def _evaluated_task(systems: list[str], data: str, names: list[str] | None) -> s
         if names and not set(names) <= set(GENERATION_METRICS):
             from ..evaluation import JUDGED_TASKS
 
-            for task, judged in JUDGED_TASKS.items():
-                if set(names) <= set(judged.metrics):
-                    return task
+            fit = [task for task, judged in JUDGED_TASKS.items() if set(names) <= set(judged.metrics)]
+            if len(fit) > 1:
+                raise ValueError(
+                    f"--metrics {','.join(names)} fits files for {' and for '.join(fit)}: name a score too that only "
+                    "one of them has, such as mcc of classes, entity_f1 of tags, exact_match of answers"
+                )
+            if fit:
+                return fit[0]
         pictures = data in CAPTION_SOURCES or Path(data).name in METADATA
         pictures = pictures or any(any(Path(data).glob(f"{depth}{name}")) for name in METADATA for depth in ("", "*/"))
         return "image-to-text" if pictures else "seq2seq"
@@ -335,7 +340,7 @@ def _foreseen(
                 raise ValueError(f"--metrics has {name!r}, which is of all tokens: say --answers-after ''")
         names = names or [name for name in LIKELIHOOD_METRICS if name not in of_all]
     names = names or list(LIKELIHOOD_METRICS)
-    block_size = block_size or default_block_size(loaded)
+    block_size = block_size or reading.get("block_size") or default_block_size(loaded)
     likelihood = text_likelihood(
         loaded,
         tokenizer,
@@ -498,10 +503,10 @@ def _outputs(system: str, task: str, rows: Any, generation: dict[str, Any], batc
         results = load_pipeline(system, task)(inputs, batch_size=batch_size, **generation)
         return [outputs[0][key] for outputs in _tracked(results, system, len(rows))]
     except TypeError as error:
-        texts = [f"{name}={value!r}" for name, value in generation.items() if isinstance(value, str)]
+        texts = [f"--generate {name}={value!r}" for name, value in generation.items() if isinstance(value, str)]
         if not texts:
             raise
-        raise ValueError(f"--generate {texts[0]} is of a wrong type: {error}") from error
+        raise ValueError(f"{' or '.join(texts)} may be of a wrong type: {error}") from error
 
 
 def _tracked(results: Any, system: str, total: int) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..wording import counted
 from .generation import Statistics
 
 TAGGING_METRICS = ("accuracy", "entity_f1", "entity_precision", "entity_recall")
@@ -64,7 +65,7 @@ def tagging_statistics(name: str, predictions: Tags, references: Tags) -> Statis
     rows = []
     for number, (ours, theirs) in enumerate(zip(predictions, references, strict=True)):
         if len(ours) != len(theirs):
-            raise ValueError(f"sentence {number}: {len(ours)} tags are predicted and {len(theirs)} are wanted")
+            raise ValueError(f"sentence {number}: {counted(len(ours), 'tag')} predicted, and {len(theirs)} wanted")
         if name == "accuracy":
             rows.append((sum(a == b for a, b in zip(ours, theirs, strict=True)), len(theirs)))
         else:

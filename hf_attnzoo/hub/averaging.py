@@ -16,10 +16,13 @@ from ..folders import check_new_folder, new_folder
 from ..registry import FAMILIES
 from .starters import find_model
 
+_METRICS = "metrics.json"
 # What the trainer keeps in a checkpoint for itself; a shared model has none of it.
 _TRAINER_FILES = ("trainer_state", "training_args", "optimizer", "scheduler", "scaler", "rng_state", "global_step")
 # What is said or drawn of the one checkpoint doesn't hold for the mean.
-_LEFT_BEHIND = (*_TRAINER_FILES, "README.md", "metrics.json", "attention", "pytorch_model", "model")
+_LEFT_BEHIND = (*_TRAINER_FILES, "README.md", _METRICS, "attention", "curve", "shots", "pytorch_model", "model")
+# What a run keeps in its checkpoints beside that.
+_LEFT_BEHIND += ("files.json", "trained", "stream-")
 
 
 def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
@@ -114,6 +117,11 @@ def average_checkpoints(folders: Sequence[str | os.PathLike], output: str | os.P
     _fill(model, average, folders[0])
     with new_folder(output, "output") as scratch:
         shutil.copytree(last, scratch, ignore=_left_behind, dirs_exist_ok=True)
+        if (last / _METRICS).is_file():
+            # The scores are those of one; how it reads is how the mean does.
+            reading = json.loads((last / _METRICS).read_text(encoding="utf-8")).get("reading")
+            if reading:
+                (scratch / _METRICS).write_text(json.dumps({"reading": reading}, indent=2) + "\n", encoding="utf-8")
         model.save_pretrained(scratch)
     return output
 

@@ -85,7 +85,9 @@ class GPTModel(GPTPreTrainedModel):
                 `None`, inferred from the padding id where a text begins, unless that also ends a text; all ones
                 otherwise.
             position_ids: numbers of the positions, shape `(B, T)`. Where they start anew within a row, another
-                document begins, which reads nothing of those before. Default: `None`, real positions are counted.
+                document begins, which reads nothing of those before; not so with a cache, which is refused, or under
+                `torch.compile`, where nothing can look, taken for one document. Default: `None`, real positions are
+                counted.
             inputs_embeds: word vectors in place of ids, shape `(B, T, H)`.
             cache: keys and values of what came before, of any kind that `generate()` makes. It is updated.
             use_cache: return a cache. Default: `None`, `config.use_cache` outside training.

@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from accelerate.utils import get_int_from_env
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from .reporting import say
+from .reporting import is_first_process, say
 from .resume import step_to_go_on_from
 
 logger = logging.getLogger(__name__)
@@ -26,14 +25,6 @@ LOCK = ".lock"
 
 # What a file system says that has no locks.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
-
-# Where launchers put the number of a process.
-_RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-
-
-def is_first_process() -> bool:
-    """Whether this is the process of a run that writes, before there is a trainer to ask."""
-    return get_int_from_env(_RANKS, 0) == 0
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
+from accelerate.utils import get_int_from_env
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -17,9 +18,18 @@ if TYPE_CHECKING:
     from .trainer import ZooTrainer
 
 
+# Where launchers put the number of a process.
+_RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+
+
+def is_first_process() -> bool:
+    """Whether this is the process of a run that writes, before there is a trainer to ask."""
+    return get_int_from_env(_RANKS, 0) == 0
+
+
 def make_console() -> Console:
     """A console on standard output, which the first of several processes alone writes to."""
-    console = Console(quiet=os.environ.get("RANK", "0") != "0")
+    console = Console(quiet=not is_first_process())
     if not (console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ):
         # A file has no width: rich would fold lines and cut tables at 80 columns.
         console.width = 10_000

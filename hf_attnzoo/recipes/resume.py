@@ -119,12 +119,19 @@ def step_to_go_on_from(output: Path) -> int | None:
         output: of the recipe.
 
     Returns:
-        The step; 0 without a checkpoint. None where no run is under way.
+        The step; 0 without a checkpoint. None where no run is under way, or it can't go on.
     """
-    if not (output / CHECKPOINTS / _IDENTITY).is_file():
+    identity = _read(output / CHECKPOINTS / _IDENTITY)
+    if identity is None:
         return None
-    by_step = checkpoints_in(output / CHECKPOINTS)
-    return next((step for step in reversed(by_step) if _lack(by_step[step], step, read=False) is None), 0)
+    try:
+        found = last_complete_checkpoint(
+            output / CHECKPOINTS, average_last=identity.get("training.average_last"), read=False
+        )
+    except ValueError:
+        # What is wrong is told when it is started again
+        return None
+    return 0 if found is None else int(found.name.rpartition("-")[2])
 
 
 def _holds_something(path: Path) -> bool:
@@ -191,7 +198,7 @@ def last_complete_checkpoint(
 
     The trainer writes the state of a checkpoint after everything else: if that can be read, the rest was there, and is
     looked for all the same, since a machine may have lost its power and files their ends, and a disk some of its bits.
-    The others are the best one up to then, and those of `training.average_last`.
+    The others are the best one up to then, or those of `training.average_last`.
 
     Args:
         folder: where the checkpoints are.
@@ -247,9 +254,10 @@ def last_complete_checkpoint(
 def _others(checkpoint: Path, average_last: int | None) -> Iterator[tuple[int, str]]:
     """Steps of the other checkpoints that a run from this one needs to end as it should, and what they are to it."""
     state = read_state(checkpoint)
-    if state.best_model_checkpoint is not None:
-        yield int(Path(state.best_model_checkpoint).name.rpartition("-")[2]), "its best one so far"
-    if average_last is not None:
+    if average_last is None:
+        if state.best_model_checkpoint is not None:
+            yield int(Path(state.best_model_checkpoint).name.rpartition("-")[2]), "its best one so far"
+    else:
         end = state.global_step if has_ended(state) else state.max_steps
         for step in averaged_steps(state.save_steps, end, average_last):
             if step < state.global_step:
@@ -310,8 +318,11 @@ def _lack(checkpoint: Path, step: int, read: bool = True) -> str | None:
         size, digest = written if isinstance(written, list) else (written, None)
         if sizes.get(name) != size:
             return f"{name} is missing or cut off"
-        if read and digest is not None and _digest(checkpoint / name) != digest:
-            return f"{name} is not what was written"
+        try:
+            if read and digest is not None and _digest(checkpoint / name) != digest:
+                return f"{name} is not what was written"
+        except OSError as error:
+            return f"{name} can't be read ({error})"
     return None
 
 

@@ -460,6 +460,7 @@ def train(trainer: ZooTrainer, checkpoint: Path | None) -> None:
         trainer.gather_model()
         return
     load_best(trainer.model, state, checkpoint)
+    trainer.find_place(checkpoint)
     trainer.state = state
     trainer.start_clock(state)
 

@@ -40,7 +40,7 @@ def save_run(
         model: trained.
         processor: its tokenizer or processor.
         facts: for the card.
-        rows: the test split.
+        rows: of the test split, the first of which the card shows how to ask for.
         pictured: rows to draw the attention of, or None.
     """
     scratch = scratch_folder(folder)

@@ -4,6 +4,7 @@ import unicodedata
 
 from datasets import Dataset
 
+from ..wording import counted
 from .optimization import warmup_steps
 from .schema import Recipe
 from .tasks.base import Task
@@ -56,7 +57,7 @@ def schedule_warnings(recipe: Recipe, steps: int) -> list[str]:
         "logging_steps": (section.logging_steps, "no loss is told"),
     }
     return [
-        f"training.{name}={value:,} of {steps:,} steps: {consequence}."
+        f"training.{name}={value:,} of {counted(steps, 'step')}: {consequence}."
         for name, (value, consequence) in consequences.items()
         if value > steps
     ]

@@ -127,10 +127,9 @@ class ZooTrainer(Seq2SeqTrainer):
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """See `Trainer.train`."""
         self.resumed_from = resume_from_checkpoint
-        if self._streams and resume_from_checkpoint:
-            state = Path(resume_from_checkpoint, self._stream_file).read_text(encoding="utf-8")
-            self._batch_sampler.load_state_dict(json.loads(state))
-            self._goes_on = True
+        if resume_from_checkpoint:
+            self.find_place(Path(resume_from_checkpoint))
+            self._goes_on = self._streams
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
@@ -138,6 +137,12 @@ class ZooTrainer(Seq2SeqTrainer):
             for callback in self.callback_handler.callbacks:
                 if isinstance(callback, EnergyMeter):
                     callback.close()
+
+    def find_place(self, checkpoint: Path) -> None:
+        """Let a stream go on, or have ended, where it was at a checkpoint; there is nothing to find in other data."""
+        if self._streams:
+            state = (checkpoint / self._stream_file).read_text(encoding="utf-8")
+            self._batch_sampler.load_state_dict(json.loads(state))
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of the training data, shared out over the processes: by Accelerate, or by the stream itself."""

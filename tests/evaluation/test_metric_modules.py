@@ -101,7 +101,7 @@ def test_entities():
     result = metric.compute()
     assert (result["entity_precision"], result["entity_recall"]) == (2 / 4, 2 / 5)
     assert result["entity_f1"] == pytest.approx(4 / 9)
-    with pytest.raises(ValueError, match="sentence 0: 1 tags are predicted and 2 are wanted"):
+    with pytest.raises(ValueError, match="sentence 0: 1 tag predicted, and 2 wanted"):
         metric.compute(predictions=[["O"]], references=[["O", "O"]])
     with pytest.raises(ValueError, match="the tag 'PER' marks no entity"):
         metric.compute(predictions=[["PER"]], references=[["O"]])

@@ -62,7 +62,7 @@ def test_parts_of_sentences_make_the_score_of_any_of_them(name):
     [
         ([], [], ["accuracy"], "predictions is empty"),
         ([["O"]], [["O"], ["O"]], ["accuracy"], "1 predictions and 2 references"),
-        ([["O"]], [["O", "O"]], ["accuracy"], "sentence 0: 1 tags are predicted and 2 are wanted"),
+        ([["O"]], [["O", "O"]], ["accuracy"], "sentence 0: 1 tag predicted, and 2 wanted"),
         ([["O"]], [["O"]], ["f1"], "name is 'f1'; the scores of tags are accuracy, entity_f1"),
         ([["O"]], [["NOUN"]], ["entity_f1"], "the tag 'NOUN' marks no entity"),
         ([["O"]], [["B-"]], ["entity_f1"], "the tag 'B-' marks no entity"),

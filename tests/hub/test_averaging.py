@@ -49,12 +49,18 @@ def test_mean_of_shards_is_the_same(folders, tmp_path):
 
 def test_folder_is_an_ordinary_model(folders, tmp_path):
     output = tmp_path / "new" / "average"
+    for name in ("files.json", "trained.safetensors", "stream-0.json", "curve.png", "shots.png"):
+        (folders[2] / name).write_text("of the one checkpoint")
+    (folders[2] / "metrics.json").write_text('{"metrics": {"bleu": 1.0}, "reading": {"join_texts": false}}')
     assert average_checkpoints(folders, output) == output
     model = AutoModelForSeq2SeqLM.from_pretrained(output)
     assert {float(parameter.mean()) for parameter in model.parameters()} == {3.0}
     assert model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
     assert json.loads((output / "tokenizer_config.json").read_text()) == {"number": 2}
-    assert not (output / "optimizer.pt").exists()
+    kept = {"config.json", "generation_config.json", "metrics.json", "model.safetensors", "tokenizer_config.json"}
+    assert {path.name for path in output.iterdir() if path.suffix != ".py"} == kept
+    # The score is not the mean's; how texts are read is
+    assert json.loads((output / "metrics.json").read_text()) == {"reading": {"join_texts": False}}
     assert [path.name for path in output.parent.iterdir()] == ["average"]
     with pytest.raises(ValueError, match="holds something"):
         average_checkpoints(folders, output)

@@ -31,9 +31,10 @@ def test_the_recipe_trains_a_model_that_is_asked_what_it_can_read(tmp_path):
     assert json.loads((result.model / "metrics.json").read_text())["reading"] == {
         "join_texts": False,
         "answers_after": ">",
+        "block_size": 60,
     }
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": each.text}) + "\n" for each in episodes))
-    command = ["evaluate", str(result.model), str(tmp_path / "prompts.jsonl"), "--block-size", "60", "--json"]
+    command = ["evaluate", str(result.model), str(tmp_path / "prompts.jsonl"), "--json"]
     report = json.loads(CliRunner().invoke(app, command).stdout)
     assert report["cross_entropy"] == pytest.approx(result.metrics["cross_entropy"], rel=1e-5)
     assert report["cross_entropy_signature"] == result.metrics["cross_entropy_signature"]

@@ -1,5 +1,6 @@
 """A run that was killed, at any moment, ends as if it had not been."""
 
+import errno
 import io
 import itertools
 import json
@@ -20,7 +21,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from hf_attnzoo.data import TokenBudgetBatchSampler
-from hf_attnzoo.recipes import build_recipe, run_recipe
+from hf_attnzoo.recipes import build_recipe, resume, run_recipe
 from hf_attnzoo.recipes import run as run_module
 from hf_attnzoo.recipes.resume import claim_output, last_complete_checkpoint, list_files
 from hf_attnzoo.recipes.tasks.captioning import CaptioningTask
@@ -497,6 +498,27 @@ def test_a_changed_byte_is_found_at_the_same_size(tmp_path, caplog):
     with pytest.raises(ValueError, match=f"remove {tmp_path} to train anew$"):
         last_complete_checkpoint(tmp_path, remove_others=True)
     assert earlier.is_dir()
+
+
+def test_a_file_that_can_not_be_read_is_a_damaged_one(tmp_path, monkeypatch, caplog):
+    earlier, later = write_checkpoint(tmp_path, 2), write_checkpoint(tmp_path, 4)
+    digest = resume._digest
+
+    def fail(file):
+        if file == later / "optimizer.pt":
+            raise OSError(errno.EIO, "Input/output error")
+        return digest(file)
+
+    monkeypatch.setattr(resume, "_digest", fail)
+    assert last_complete_checkpoint(tmp_path) == earlier
+    assert "optimizer.pt can't be read ([Errno 5] Input/output error)" in caplog.text
+
+
+def test_a_mean_needs_no_best_one(tmp_path):
+    for step, best in ((2, None), (4, 2), (6, 2)):
+        write_checkpoint(tmp_path, step, best, save_steps=2, max_steps=6)
+    shutil.rmtree(tmp_path / "checkpoint-2")
+    assert last_complete_checkpoint(tmp_path, average_last=2).name == "checkpoint-6"
 
 
 def test_a_checkpoint_whose_best_one_is_damaged_is_left_out(tmp_path, caplog):

@@ -97,7 +97,7 @@ def test_a_run_tells_of_shared_rows_in_its_card_and_of_its_schedule(recipe_conte
 def test_a_schedule_that_ends_in_time_is_not_told_of(recipe_content, tmp_path):
     recipe = build_recipe(recipe_content(tmp_path))
     assert schedule_warnings(recipe, 4) == []
-    assert schedule_warnings(recipe, 1) == ["training.eval_steps=2 of 1 steps: there is one evaluation, at the end."]
+    assert schedule_warnings(recipe, 1) == ["training.eval_steps=2 of 1 step: there is one evaluation, at the end."]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from hf_attnzoo.recipes import build_recipe, run_recipe
+from hf_attnzoo.recipes import run as run_module
 from hf_attnzoo.recipes.run import load_splits
 from hf_attnzoo.recipes.tasks import make_task
 from hf_attnzoo.recipes.trainer import ZooTrainer
@@ -101,6 +102,20 @@ def test_killed_and_gone_on_with_equals_never_killed(streamed, monkeypatch, kill
     left, right = load_file(whole.model / "model.safetensors"), load_file(result.model / "model.safetensors")
     assert [name for name in left if not left[name].equal(right[name])] == []
     assert whole.samples == result.samples
+
+
+def test_a_run_killed_before_it_saved_knows_what_it_had_read(streamed, monkeypatch):
+    def die(*args):
+        raise Killed
+
+    whole = run(streamed(name="whole", training__max_steps=9))
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "save_run", die)
+        with pytest.raises(Killed):
+            run(streamed(training__max_steps=9))
+    again = run(streamed(training__max_steps=9))
+    counts = [re.search(r"`: ([\d,]+) train", (each.model / "README.md").read_text())[1] for each in (whole, again)]
+    assert counts[0] == counts[1] != "0"
 
 
 def test_a_language_model_is_trained_on_a_stream(tmp_path, recipe_content):

@@ -233,9 +233,11 @@ class ClassifyingTask(EncoderTask):
     def prepare_evaluation(
         self, rows: Dataset, processor: PreTrainedTokenizerBase, model: PreTrainedModel, split: str = "test"
     ) -> Evaluated:
-        self.reads = position_limit(model.config, "encoder")
         if self.recipe.data.on_too_long == "raise":
+            # By their whole lengths
+            self.reads = None
             self.within_limit(self.encode(rows, processor), rows, split)
+        self.reads = position_limit(model.config, "encoder")
         limit = self.cut().get("max_length")
         if limit is None:
             return Evaluated(self.encode(rows, processor), rows)

@@ -109,7 +109,11 @@ class LanguageModelingTask(OfTexts, Task):
 
     def reading(self) -> dict[str, Any]:
         data = self.recipe.data
-        settings = {"join_texts": None if data.join_texts else False, "answers_after": data.answers_after}
+        settings = {
+            "join_texts": None if data.join_texts else False,
+            "answers_after": data.answers_after,
+            "block_size": data.block_size,
+        }
         return {name: value for name, value in settings.items() if value is not None}
 
     def check_stream(self) -> None:

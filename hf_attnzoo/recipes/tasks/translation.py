@@ -141,8 +141,7 @@ class TranslationTask(WritingTask):
             ("max_target_length", "labels", "targets", "decoder"),
         ):
             # References stay whole: it is the loss that takes labels of so many tokens.
-            held = position_limit(model.config, side)
-            limits[name] = limit = _least(held, wanted[name] if data.on_too_long == "truncate" else None)
+            limits[name] = limit = position_limit(model.config, side)
             lengths = token_lengths(prepared, column)
             if limit is None or lengths.max() <= limit:
                 continue
