@@ -233,7 +233,7 @@ class TrainingSection:
         logging_steps: steps between reports of the loss.
         patience: evaluations without a better score, or the same one at a lower loss, until training stops. None:
             never.
-        save_total_limit: checkpoints kept beside the best one.
+        save_total_limit: checkpoints kept, the best one among them.
         average_last: the model is the mean of so many checkpoints, the last ones, rather than the best one. None: the
             best one.
         num_workers: processes that collate batches; 0 does it in the main one.
