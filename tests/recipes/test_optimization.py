@@ -94,18 +94,20 @@ def test_schedules_of_transformers_take_their_options(trainer_for):
     assert (inverse[4], inverse[16]) == (pytest.approx(1), pytest.approx(0.5))
 
 
+# A rate that is a tenth after every evaluation that is no better; there are four of them.
+PLATEAU = {
+    "training__scheduler": "reduce_lr_on_plateau",
+    "training__scheduler_options": {"factor": 0.1, "patience": 0},
+    "training__warmup_steps": None,
+    "training__eval_steps": 1,
+    "training__max_steps": 4,
+    "training__learning_rate": 0.5,
+}
+
+
 @pytest.mark.parametrize(("metric", "scores"), [("token_error_rate", [0.9, 0.5, 0.6]), ("bleu", [10.0, 20.0, 15.0])])
 def test_a_plateau_is_one_of_the_metric(trainer_for, metric, scores):
-    trainer = trainer_for(
-        training__scheduler="reduce_lr_on_plateau",
-        training__scheduler_options={"factor": 0.1, "patience": 0},
-        training__warmup_steps=None,
-        training__eval_steps=1,
-        training__max_steps=4,
-        training__learning_rate=0.5,
-        evaluation__metrics=[metric],
-        evaluation__best_metric=metric,
-    )
+    trainer = trainer_for(**PLATEAU, evaluation__metrics=[metric], evaluation__best_metric=metric)
     values = iter([*scores, scores[-1]])
     trainer.compute_metrics = lambda prediction: {metric: next(values)}
     trainer.train()
@@ -115,16 +117,7 @@ def test_a_plateau_is_one_of_the_metric(trainer_for, metric, scores):
 
 
 def test_equal_scores_are_no_plateau_while_the_loss_falls(trainer_for, monkeypatch):
-    trainer = trainer_for(
-        training__scheduler="reduce_lr_on_plateau",
-        training__scheduler_options={"factor": 0.1, "patience": 0},
-        training__warmup_steps=None,
-        training__eval_steps=1,
-        training__max_steps=4,
-        training__learning_rate=0.5,
-        evaluation__metrics=["bleu"],
-        evaluation__best_metric="bleu",
-    )
+    trainer = trainer_for(**PLATEAU, evaluation__metrics=["bleu"], evaluation__best_metric="bleu")
     trainer.compute_metrics = lambda prediction: {"bleu": 0.0}
     losses, loop = iter([3.0, 2.0, 2.5, 1.0]), trainer.evaluation_loop
 
