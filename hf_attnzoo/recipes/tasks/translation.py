@@ -178,7 +178,7 @@ class TranslationTask(WritingTask):
                 f"training.bpe_dropout={self.recipe.training.bpe_dropout} cuts words, and "
                 f"tokenizer.copy_slots={self.recipe.tokenizer.copy_slots} copies whole ones: leave out one of them"
             )
-        data, positions = self.recipe.data, getattr(model.config, "max_position_embeddings", None)
+        data = self.recipe.data
         return BPEDropoutCollator(
             self.collator(processor),
             tokenizer_sides(processor),
@@ -186,8 +186,8 @@ class TranslationTask(WritingTask):
             seed=self.recipe.seed,
             # What the recipe takes, and what the model has positions for
             limits=(
-                _least(data.max_source_length, positions, getattr(model.config, "max_source_length", None)),
-                _least(data.max_target_length, positions),
+                _least(data.max_source_length, position_limit(model.config, "encoder")),
+                _least(data.max_target_length, position_limit(model.config, "decoder")),
             ),
         )
 
